@@ -1,0 +1,39 @@
+"""The `model` and `strategy` sections of the run file."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from arrowtune.section import Section
+
+
+class ModelConfig(Section):
+    """The model that is trained."""
+
+    path: str = "tiny"
+    """A local folder, a hub id, or `tiny`: a small decoder that ships with the package."""
+    gguf_file: str | None = None
+    """The `.gguf` file within `path` that holds the weights and the tokenizer."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the trained weights; `auto` is float32."""
+    init: Literal["pretrained", "random"] = "pretrained"
+    """Load the weights, or draw them with `train.seed`. `tiny` has no weights and is always random."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Overrides of the model's own configuration, such as `{num_hidden_layers: 4}`."""
+    trust_remote_code: bool = False
+    """Run Python code that the model folder brings. Never implied."""
+
+
+class StrategyConfig(Section):
+    """How the model is laid out over the devices."""
+
+    name: Literal["fsdp"] = "fsdp"
+    """FSDP2: parameters, gradients and optimizer state sharded over all ranks."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of activations and matrix products; `auto` is bfloat16 on a GPU and float32 on a CPU."""
+    activation_checkpointing: bool = False
+    """Recompute each layer in the backward pass instead of keeping its activations."""

@@ -1,0 +1,92 @@
+"""The `data` and `tokenizer` sections of the run file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from arrowtune.section import Section
+
+FormatName = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion"]
+
+
+class SourceConfig(Section):
+    """One data set: where it is, how it is read, and its share of the mixture."""
+
+    path: str
+    """A file, a folder, or a glob of local files."""
+    name: str | None = None
+    """How the source is called in reports and metrics; the base name of the path when absent."""
+    format: FormatName = "auto"
+    """The shape of the rows; `auto` looks at the columns of the first rows."""
+    weight: Annotated[float, Field(gt=0)] | None = None
+    """Share of the training examples. Either every train source has one or none has."""
+    limit: Annotated[int, Field(gt=0)] | None = None
+    """Read at most this many rows, in source order."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Names of the columns that the format reads, where they differ: `{messages: conversation, tools: functions}`."""
+
+
+def _as_source(value: Any) -> Any:
+    return {"path": value} if isinstance(value, str) else value
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str | dict | SourceConfig) else value
+
+
+Source = Annotated[SourceConfig, BeforeValidator(_as_source)]
+Sources = Annotated[tuple[Source, ...], BeforeValidator(_as_list), Field(strict=False)]
+
+
+class TokenizerConfig(Section):
+    """The tokenizer and the chat template."""
+
+    path: str | None = None
+    """A folder or hub id with `tokenizer.json`; the model's own when absent."""
+    chat_template: str | None = None
+    """A `.jinja` file, or the template itself; the tokenizer's own when absent."""
+    template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments handed to the template with every row, such as `enable_thinking: false`."""
+    date: str | None = None
+    """The date (YYYY-MM-DD) that templates which read the clock are given; required for those, so that stores do not change by the day."""
+    fast: bool = True
+    """Use the fast token engine where it gives the same ids as the reference."""
+
+
+class DataConfig(Section):
+    """What is trained on and evaluated, and how rows become examples."""
+
+    train: Sources = ()
+    """The training sources."""
+    eval: Sources = ()
+    """The evaluation sources, each reported under its name."""
+    max_length: Annotated[int, Field(ge=2)] = 2048
+    """The most tokens an example may have."""
+    train_on: Literal["all_assistant_messages", "last_assistant_message"] = "all_assistant_messages"
+    """Which turns are trained when a message does not say so itself."""
+    control_tokens_in_content: Literal["text", "skip"] = "text"
+    """What becomes of content that spells a control token: encoded as ordinary text, or the row is skipped."""
+    overlong: Literal["truncate", "drop", "raise"] = "truncate"
+    """What becomes of a row longer than `max_length`."""
+    trailing: Literal["trim", "skip"] = "trim"
+    """What becomes of messages after the last assistant turn: trimmed, or the row is skipped."""
+    max_bad_rows: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The share of malformed rows of a source up to which they are skipped; beyond it, an error."""
+    workers: Annotated[int, Field(ge=1)] | None = None
+    """Worker processes of `prepare`; the number of usable cores when absent."""
+    cache_dir: str | None = None
+    """Where stores are kept; `$ARROWTUNE_CACHE`, else `$XDG_CACHE_HOME/arrowtune`, else `~/.cache/arrowtune`."""
+    disable_cache: bool = False
+    """Keep the stores in the run folder and remove them at the end."""
+    force_recache: bool = False
+    """Prepare again even where a store exists."""
+
+    @model_validator(mode="after")
+    def _weights_all_or_none(self) -> DataConfig:
+        weighted = [source for source in self.train if source.weight is not None]
+        if weighted and len(weighted) != len(self.train):
+            bare = next(source for source in self.train if source.weight is None)
+            raise ValueError(f"train source {bare.name or bare.path!r} has no weight while others have; give every train source a weight or none")
+        return self

@@ -1,0 +1,14 @@
+"""The base of every section of the run file: frozen, strict about names and types, documented by its attributes."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A part of the run file. It lives beside the code that reads it; `config.py` composes the parts.
+
+    Values are never changed after construction, unknown keys are refused, and a string is not silently a number.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
