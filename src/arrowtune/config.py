@@ -16,14 +16,14 @@ from pydantic import BaseModel, Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from arrowtune.backends.config import ModelConfig, StrategyConfig
+from arrowtune.backends.config import ModelConfig, OptimizerConfig, StrategyConfig
 from arrowtune.data.config import DataConfig, TokenizerConfig
 from arrowtune.errors import ConfigError, Problem
 from arrowtune.launch.config import LaunchConfig
 from arrowtune.plan.config import BatchConfig
 from arrowtune.section import Section
 from arrowtune.track.config import TrackerConfig, Trackers
-from arrowtune.train.config import CheckpointConfig, EvalConfig, ExportConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+from arrowtune.train.config import CheckpointConfig, EvalConfig, ExportConfig, ScheduleConfig, TrainConfig
 
 
 class SFTConfig(Section):

@@ -1,8 +1,8 @@
-"""The `model` and `strategy` sections of the run file."""
+"""The `model`, `optimizer` and `strategy` sections of the run file."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,23 @@ class ModelConfig(Section):
     """Overrides of the model's own configuration, such as `{num_hidden_layers: 4}`."""
     trust_remote_code: bool = False
     """Run Python code that the model folder brings. Never implied."""
+
+
+class OptimizerConfig(Section):
+    """The optimizer."""
+
+    name: Literal["adamw"] = "adamw"
+    """AdamW with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+    lr: Annotated[float, Field(ge=0)] = 1e-5
+    """Peak learning rate. 0 leaves the weights bit-equal."""
+    betas: Annotated[tuple[float, float], Field(strict=False)] = (0.9, 0.95)
+    """Decay of the first and second moment."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decoupled decay of matrices; vectors (norms, biases) are not decayed."""
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    """Clip the whole gradient to this L2 norm; null does not clip."""
 
 
 class StrategyConfig(Section):

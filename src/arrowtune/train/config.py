@@ -11,23 +11,6 @@ from arrowtune.section import Section
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class OptimizerConfig(Section):
-    """The optimizer."""
-
-    name: Literal["adamw"] = "adamw"
-    """AdamW with decoupled weight decay (Loshchilov and Hutter, 2019)."""
-    lr: Annotated[float, Field(ge=0)] = 1e-5
-    """Peak learning rate. 0 leaves the weights bit-equal."""
-    betas: Annotated[tuple[float, float], Field(strict=False)] = (0.9, 0.95)
-    """Decay of the first and second moment."""
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    """Added to the root of the second moment."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Decoupled decay of matrices; vectors (norms, biases) are not decayed."""
-    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    """Clip the whole gradient to this L2 norm; null does not clip."""
-
-
 class ScheduleConfig(Section):
     """The learning rate over the run."""
 
