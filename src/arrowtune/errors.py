@@ -16,8 +16,7 @@
         WorkerLost            4    a rank or a worker died
       CheckpointError         5
       ExportError             6
-
-A signal ends a run with 130 (SIGINT) or 143 (SIGTERM) after a clean save.
+      Interrupted         128+n    signal n ended the run after a clean save: 130 for SIGINT, 143 for SIGTERM
 """
 
 from __future__ import annotations
@@ -147,3 +146,17 @@ class ExportError(ArrowtuneError):
     """A model folder that cannot be written or does not reload."""
 
     exit_code = 6
+
+
+class Interrupted(ArrowtuneError):
+    """A signal ended the run; the message says where it can be continued.
+
+    Args:
+        signum: The signal.
+        message: One sentence, with the checkpoint that was saved.
+    """
+
+    def __init__(self, signum: int, message: str) -> None:
+        super().__init__(message)
+        self.signum = signum
+        self.exit_code = 128 + signum

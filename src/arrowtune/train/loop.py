@@ -1,0 +1,109 @@
+"""The training loop: the whole of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from arrowtune.protocols import Backend
+from arrowtune.train.schedules import Schedule
+from arrowtune.types import Batch, EvalStats, Progress, StepStats
+
+
+class StepTotals(Protocol):
+    """What every rank knows of a global batch from lengths alone."""
+
+    @property
+    def examples(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def trained_tokens(self) -> int: ...
+    @property
+    def loss_weight(self) -> float: ...
+    @property
+    def padding(self) -> int: ...
+    @property
+    def per_source(self) -> dict[str, int]: ...
+    @property
+    def digest(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Everything one optimizer step needs.
+
+    Attributes:
+        backend: The model and its optimizer.
+        schedule: The learning rate of every step.
+        totals: The global batch of a 0-based step, summed over all ranks.
+        steps_per_epoch: For the fraction of epochs done.
+    """
+
+    backend: Backend
+    schedule: Schedule
+    totals: Callable[[int], StepTotals]
+    steps_per_epoch: float
+
+    def steps(self, batches: Iterable[tuple[int, Sequence[Batch]]]) -> Iterator[StepStats]:
+        """Train on the micro-batches of one step after another, yielding after every optimizer step.
+
+        Args:
+            batches: Pairs of a 0-based step and this rank's micro-batches, in step order.
+        """
+        started = time.perf_counter()
+        for step, micro_batches in batches:
+            totals, lr = self.totals(step), self.schedule.lr(step)
+            result = self.backend.train_step(micro_batches, loss_weight=totals.loss_weight, lr=lr)
+            now = time.perf_counter()
+            yield StepStats(
+                step=step + 1,
+                loss=result.loss_sum / totals.loss_weight,
+                loss_weight=totals.loss_weight,
+                grad_norm=result.grad_norm,
+                lr=lr,
+                tokens=totals.tokens,
+                trained_tokens=totals.trained_tokens,
+                examples=totals.examples,
+                padding=totals.padding,
+                seconds=now - started,
+                batch_digest=totals.digest,
+                epoch=(step + 1) / self.steps_per_epoch,
+                per_source=totals.per_source,
+            )
+            # Whatever the consumer does between two steps (evaluation, saving) is not the step's time.
+            started = time.perf_counter()
+
+
+def after(progress: Progress, stats: StepStats) -> Progress:
+    """The progress once `stats.step` is done."""
+    return Progress(stats.step, progress.tokens + stats.tokens, progress.trained_tokens + stats.trained_tokens)
+
+
+class EvalSet(Protocol):
+    """A named evaluation set, laid out in windows of micro-batches."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def loss_weight(self) -> float: ...
+    @property
+    def trained_tokens(self) -> int: ...
+
+    def batches(self, rank: int, world: int) -> Iterator[Batch]: ...
+
+
+def evaluate(backend: Backend, sets: Iterable[EvalSet], step: int) -> Iterator[EvalStats]:
+    """The exact token-weighted mean loss of each set: one sum over all its tokens, divided once."""
+    for eval_set in sets:
+        started = time.perf_counter()
+        loss_sum = backend.eval_loss(eval_set.batches(backend.rank, backend.world_size))
+        yield EvalStats(
+            name=eval_set.name,
+            step=step,
+            loss=loss_sum / eval_set.loss_weight,
+            trained_tokens=eval_set.trained_tokens,
+            seconds=time.perf_counter() - started,
+        )
