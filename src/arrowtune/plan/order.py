@@ -1,0 +1,109 @@
+"""The order of the data: which example each draw of a run is.
+
+A pure function of the seed, the sizes of the sources and their weights. Any draw can be computed at once, at no more
+cost than the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from arrowtune.errors import PlanError
+from arrowtune.plan.mixture import Mixture, mixture
+from arrowtune.plan.permutation import permute, stream_key
+from arrowtune.types import Ref
+
+ORDER_VERSION = 1
+"""Raised whenever the same seed gives another order, so that no checkpoint continues on a different one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refs:
+    """Addresses of examples, in order.
+
+    Attributes:
+        stores: int32[n], which store.
+        rows: int64[n], which row of it.
+    """
+
+    stores: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Ref]:
+        return map(Ref, self.stores.tolist(), self.rows.tolist())
+
+    def __getitem__(self, index: npt.NDArray[np.int64]) -> Refs:
+        return Refs(self.stores[index], self.rows[index])
+
+
+class Order:
+    """The draws of a run over some sources.
+
+    Without weights an epoch is one permutation of all rows of all sources. With weights every draw's source follows
+    from the shares (see `mixture`), and each source is read in a fresh permutation per pass.
+
+    Args:
+        sizes: Rows of each source.
+        weights: Share of each source, or None for every row once per epoch.
+        seed: Of the permutations.
+        names: Of the sources, for errors.
+
+    Raises:
+        PlanError: There are no rows, or a source with a weight has none.
+    """
+
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float] | None, seed: int, names: Sequence[str]) -> None:
+        self.sizes = tuple(int(size) for size in sizes)
+        self.epoch_examples = sum(self.sizes)
+        if not self.epoch_examples:
+            raise PlanError("there is not a single example to train on", hint="see the skipped rows of `arrowtune prepare`")
+        self.mixture: Mixture | None = None
+        if weights is not None:
+            for size, name in zip(self.sizes, names, strict=True):
+                if not size:
+                    raise PlanError(f"source {name!r} has a weight but no example", hint="leave it out, or see why its rows were skipped")
+            self.mixture = mixture(weights, names)
+        self._keys = [stream_key("source", seed, source) for source in range(len(self.sizes))]
+        self._epoch_key = stream_key("epoch", seed)
+        self._ends = np.cumsum(self.sizes)
+
+    def refs(self, start: int, count: int) -> Refs:
+        """The examples of draws `start` to `start + count`."""
+        if self.mixture is None:
+            return self._uniform(np.arange(start, start + count, dtype=np.int64))
+        return self._weighted(*self.mixture.draw(start, count))
+
+    def counts(self, draws: int) -> list[int]:
+        """How many of the first `draws` draws each source has; without weights draws must be whole epochs.
+
+        Raises:
+            ValueError: `draws` is not a whole number of epochs and there are no weights.
+        """
+        if self.mixture is not None:
+            return self.mixture.counts(draws)
+        epochs, rest = divmod(draws, self.epoch_examples)
+        if rest:
+            raise ValueError(f"{draws} draws are not whole epochs of {self.epoch_examples}")
+        return [size * epochs for size in self.sizes]
+
+    def _uniform(self, draws: npt.NDArray[np.int64]) -> Refs:
+        epochs, positions = np.divmod(draws, self.epoch_examples)
+        rows = permute(positions, epochs, self.epoch_examples, self._epoch_key)
+        stores = np.searchsorted(self._ends, rows, side="right")
+        starts = self._ends - np.array(self.sizes)
+        return Refs(stores.astype(np.int32), rows - starts[stores])
+
+    def _weighted(self, sources: npt.NDArray[np.int64], drawn: npt.NDArray[np.int64]) -> Refs:
+        rows = np.empty(len(sources), dtype=np.int64)
+        for source, (size, key) in enumerate(zip(self.sizes, self._keys, strict=True)):
+            own = np.flatnonzero(sources == source)
+            passes, positions = np.divmod(drawn[own], size)
+            rows[own] = permute(positions, passes, size, key)
+        return Refs(sources.astype(np.int32), rows)
