@@ -92,7 +92,9 @@ def mixture(weights: Sequence[float], names: Sequence[str]) -> Mixture:
     """
     for weight, name in zip(weights, names, strict=True):
         if not (math.isfinite(weight) and weight > 0):
-            raise PlanError(f"the weight {weight} of source {name!r} is not a positive number", hint="leave the source out instead")
+            raise PlanError(
+                f"the weight {weight} of source {name!r} is not a positive number", hint="leave the source out instead"
+            )
     fractions = [Fraction(repr(float(weight))) for weight in weights]
     scale = math.lcm(*(fraction.denominator for fraction in fractions))
     shares = [int(fraction * scale) for fraction in fractions]
@@ -102,7 +104,7 @@ def mixture(weights: Sequence[float], names: Sequence[str]) -> Mixture:
     rarest = min(range(len(shares)), key=shares.__getitem__)
     if whole > _LARGEST_BLOCK * shares[rarest]:
         raise PlanError(
-            f"the weight {weights[rarest]} of source {names[rarest]!r} gives it less than one example in {_LARGEST_BLOCK:,} draws",
+            f"the weight {weights[rarest]} of source {names[rarest]!r} is less than one example in {_LARGEST_BLOCK:,} draws",
             hint="raise the weight or leave the source out",
         )
     if whole <= 4 * _BLOCK:

@@ -68,7 +68,9 @@ class Order:
         if weights is not None:
             for size, name in zip(self.sizes, names, strict=True):
                 if not size:
-                    raise PlanError(f"source {name!r} has a weight but no example", hint="leave it out, or see why its rows were skipped")
+                    raise PlanError(
+                        f"source {name!r} has a weight but no example", hint="leave it out, or see why its rows were skipped"
+                    )
             self.mixture = mixture(weights, names)
         self._keys = [stream_key("source", seed, source) for source in range(len(self.sizes))]
         self._epoch_key = stream_key("epoch", seed)

@@ -92,18 +92,15 @@ def best_fit(lengths: Ints, capacity: int) -> Ints:
     opened = 0
     for item in range(len(lengths)):
         length = lengths[item]
+        # From the leaf of this length to the next subtree on the right that holds a row, then down to its least room.
         node = leaves + length
-        if count[node] == 0:
-            # Up to the first left child whose right sibling holds a row, then down to the least room within it.
-            while node > 1 and (node % 2 == 1 or count[node + 1] == 0):
+        while node > 0 and count[node] == 0:
+            while node % 2 == 1:
                 node //= 2
-            if node > 1:
-                node += 1
-                while node < leaves:
-                    node *= 2
-                    if count[node] == 0:
-                        node += 1
-        if node > 1:
+            node += node > 0
+        while 0 < node < leaves:
+            node = 2 * node + (count[2 * node] == 0)
+        if node > 0:
             room = node - leaves
             row = top[room]
             top[room] = below[row]

@@ -138,7 +138,9 @@ class Plan:
         own = self.fingerprint
         keys = [*own, *(key for key in saved if key not in own)]
         return [
-            f"{key} was {saved.get(key, 'absent')} and is now {own.get(key, 'absent')}" for key in keys if saved.get(key) != own.get(key)
+            f"{key} was {saved.get(key, 'absent')} and is now {own.get(key, 'absent')}"
+            for key in keys
+            if saved.get(key) != own.get(key)
         ]
 
     def span(self, step: int) -> tuple[int, int]:
