@@ -1,0 +1,22 @@
+"""What holds for every test: no network, no cache of the person who runs it, a steady number of threads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Before torch or a tokenizer is imported anywhere, and inherited by every process that a test starts.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stores of one test are not seen by another, nor left in the user's cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("ARROWTUNE_CACHE", str(folder))
+    return folder
