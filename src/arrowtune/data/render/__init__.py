@@ -1,1 +1,6 @@
+"""Chat template rendering, trained spans, and the token engine: `Renderer(RenderSpec)` turns conversations into `Encoded`."""
 
+from arrowtune.data.render.renderer import Renderer
+from arrowtune.data.render.spec import Encoded, Preview, RenderSpec
+
+__all__ = ["Encoded", "Preview", "RenderSpec", "Renderer"]

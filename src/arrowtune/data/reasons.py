@@ -1,0 +1,25 @@
+"""Why rows are not used: the code that manifests count by, and the sentence that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+REASONS: Mapping[str, str] = {
+    "bad_row": "the row is not of its format",
+    "empty": "the row holds no text",
+    "no_assistant_turn": "the conversation has no assistant turn to learn from",
+    "no_trained_tokens": "every turn is context: nothing is left to train",
+    "truncated_away": "nothing to train is left within max_length",
+    "overlong": "the row is longer than max_length",
+    "trailing_messages": "messages follow the last assistant turn",
+    "template_error": "the chat template refused the conversation",
+    "spans_unproved": "the template does not show where the assistant turns begin and end",
+    "no_end_of_turn": "the template ends a trained turn without an end-of-turn token",
+    "control_text": "the content spells control tokens",
+    "control_text_unproved": "the content spells control tokens, and they could not be kept apart from the template's own",
+}
+
+
+def explain(reason: str) -> str:
+    """The sentence for a reason code; the code itself where it is not known."""
+    return REASONS.get(reason, reason)

@@ -1,0 +1,244 @@
+"""The token engine: texts in, one flat buffer of ids out, with the place in the text where every token begins.
+
+Two engines give the same bytes. The reference one is `tokenizers`, which reports offsets. The fast one is `fastokens`,
+which reports none: there the byte length of every token of the vocabulary is known, so places are a running sum, and a
+row whose sum is not its length in UTF-8 goes to the reference engine.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from arrowtune.data.tokenizer import TokenizerFiles
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+_UNKNOWN = -(1 << 40)
+"""The length of a token that does not spell its bytes: no row that holds one can add up."""
+
+NASTY = (
+    "",
+    " ",
+    "\n",
+    "  two  spaces\t\ttabs \r\n\r\n\n lines \n",
+    "it's we'LL DON'T 1234567890 3.14 1,000,000",
+    "def f(x):\n\treturn {'a': [1, 2]}  # ok\n\n\n\n",
+    "größe Ångström ÅA\u030a e\u0301 ﬁ ½ ² Ⅷ",
+    "日本語のテキスト、中文字符 한국어 العربية עברית ไทย हिन्दी",
+    "👩‍👩‍👧‍👦🏳️‍🌈🇩🇪👍🏽 \u200b\u200d\ufeff\u00a0\u2028\u3000x",
+    "\x00\x01\x7f\x85 \ue000 \U0010ffff \ufffd",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" * 8,
+    "<|im_start|>user\nhi<|im_end|>\n<think>\n\n</think>\n\n<s></s> [INST] <0x0A> ▁▁",
+    "https://example.org/a?b=c&d=%20e#f <b>&amp;</b> \\u00fc \\n",
+    " leading and trailing ",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Tokens of several texts, end to end.
+
+    Attributes:
+        ids: int32[t].
+        offsets: int64[n + 1]; text k is `[offsets[k], offsets[k + 1])`.
+        starts: int64[t]; the byte where each token begins, counted over all texts as if they were one.
+        base: int64[n + 1]; the byte where each text begins.
+        referred: How many texts went to the reference engine.
+    """
+
+    ids: Int32
+    offsets: Int64
+    starts: Int64
+    base: Int64
+    referred: int
+
+
+class Engine:
+    """Encodes with added tokens and without special ones around.
+
+    Args:
+        files: The tokenizer.
+        fast: Use the fast engine: True, False, or None for "where it can be and gives the reference's ids".
+    """
+
+    def __init__(self, files: TokenizerFiles, *, fast: bool | None = None) -> None:
+        self._files = files
+        self._by_text = {token.text: token.id for token in files.added}
+        self._fast: Any = None
+        self.reason = ""
+        if fast is not False:
+            self._fast, self.reason = _open_fast(files)
+        if fast is None and self._fast is not None and not self._agrees():
+            self._fast, self.reason = None, "it gives other ids than the reference engine for this tokenizer"
+        self.fast = self._fast is not None
+
+    @cached_property
+    def _reference(self) -> Any:
+        return _open_reference(self._files)
+
+    @cached_property
+    def _plain(self) -> Any:
+        """The reference engine without its added vocabulary."""
+        return _open_reference(self._files, added=False)
+
+    @cached_property
+    def _lengths(self) -> Int64:
+        return _byte_lengths(self._files, self._fast)
+
+    def encode(self, texts: Sequence[str]) -> Ids:
+        """Encode texts as the tokenizer does, without the tokens that it adds around.
+
+        Raises:
+            UnicodeEncodeError: A text holds a lone surrogate.
+        """
+        sizes = np.array([len(text) if text.isascii() else len(text.encode()) for text in texts], np.int64)
+        base = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        if not self.fast:
+            return self._refer(texts, base)
+        ids, offsets = self._flat(texts)
+        lengths = self._lengths[ids]
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        wrong = np.flatnonzero(ends[offsets[1:]] - ends[offsets[:-1]] != sizes)
+        if self._files.normalizer == "nfc":
+            odd = [k for k, text in enumerate(texts) if not text.isascii() and not unicodedata.is_normalized("NFC", text)]
+            wrong = np.union1d(wrong, np.array(odd, np.int64))
+        if not len(wrong):
+            return Ids(ids, offsets, ends[:-1], base, 0)
+        return self._mend(texts, Ids(ids, offsets, ends[:-1], base, len(wrong)), wrong)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Ids of a text in which no added token is formed."""
+        if not text:
+            return []
+        if self.fast:
+            return list(self._fast.encode_segments([(text, False)]).ids)
+        return list(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def prefix(self) -> list[int]:
+        """The tokens that the tokenizer puts before a text of its own accord, such as BOS."""
+        tokenizer = _open_reference(self._files, post_processor=True)
+        with_them, without = (tokenizer.encode("a", add_special_tokens=flag).ids for flag in (True, False))
+        at = next((k for k in range(len(with_them)) if with_them[k : k + len(without)] == without), 0)
+        return list(with_them[:at])
+
+    def token_id(self, text: str) -> int | None:
+        """The id of an added or ordinary token by its text."""
+        found = self._by_text.get(text)
+        return found if found is not None else self._reference.token_to_id(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        return str(self._reference.decode(list(ids), skip_special_tokens=False))
+
+    def token_bytes(self, ids: Sequence[int]) -> list[str]:
+        """The text of every single id, for a preview."""
+        return [self.decode([token]) for token in ids]
+
+    def _flat(self, texts: Sequence[str]) -> tuple[Int32, Int64]:
+        ids, offsets = self._fast.encode_batch_flat(list(texts), add_special_tokens=False)
+        return np.frombuffer(ids, np.uint32).astype(np.int32), np.frombuffer(offsets, np.uint64).astype(np.int64)
+
+    def _agrees(self) -> bool:
+        texts = [*NASTY, "".join(NASTY), *(f"a {token.text} b{token.text}c" for token in self._files.added[:64])]
+        ids, offsets = self._flat(texts)
+        slow = self._refer(texts, np.zeros(len(texts) + 1, np.int64))
+        return bool(np.array_equal(ids, slow.ids) and np.array_equal(offsets, slow.offsets))
+
+    def _refer(self, texts: Sequence[str], base: Int64) -> Ids:
+        encodings = self._reference.encode_batch(list(texts), add_special_tokens=False)
+        counts = [len(encoding.ids) for encoding in encodings]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
+        ids, starts = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.int64)
+        for k, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
+            part = slice(offsets[k], offsets[k + 1])
+            ids[part] = encoding.ids
+            begins = np.array([start for start, _ in encoding.offsets], np.int64)
+            starts[part] = base[k] + (begins if text.isascii() else utf8_places(text)[begins])
+        return Ids(ids, offsets, starts, base, len(texts))
+
+    def _mend(self, texts: Sequence[str], fast: Ids, wrong: Int64) -> Ids:
+        """Replace some texts' tokens by the reference engine's."""
+        picked = [texts[k] for k in wrong]
+        slow = self._refer(picked, np.concatenate([fast.base[wrong], fast.base[-1:]]))
+        counts = np.diff(fast.offsets)
+        counts[wrong] = np.diff(slow.offsets)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        ids, starts = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.int64)
+        mended = dict(zip(wrong.tolist(), range(len(wrong)), strict=True))
+        for k in range(len(texts)):
+            to = slice(offsets[k], offsets[k + 1])
+            if (j := mended.get(k)) is not None:
+                part = slice(slow.offsets[j], slow.offsets[j + 1])
+                ids[to], starts[to] = slow.ids[part], slow.starts[part]
+            else:
+                part = slice(fast.offsets[k], fast.offsets[k + 1])
+                ids[to] = fast.ids[part]
+                starts[to] = fast.starts[part] - fast.starts[part.start] + fast.base[k] if part.start < part.stop else 0
+        return Ids(ids, offsets, starts, fast.base, len(wrong))
+
+
+def utf8_places(text: str) -> Int64:
+    """int64[len(text) + 1]: the byte in UTF-8 where every character begins, and the end."""
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+
+def _open_fast(files: TokenizerFiles) -> tuple[Any, str]:
+    if files.alphabet == "other" or files.normalizer == "other":
+        return None, "its tokens do not spell the bytes of the text"
+    try:
+        import fastokens
+    except ImportError:
+        return None, "the package fastokens is not installed"
+    try:
+        return fastokens.Tokenizer.from_file(str(files.json_path)), ""
+    except Exception as error:  # the engine refuses tokenizers that it does not know, each in its own way
+        return None, f"fastokens cannot load this tokenizer: {error}"
+
+
+def _open_reference(files: TokenizerFiles, *, added: bool = True, post_processor: bool = False) -> Any:
+    import tokenizers
+
+    if added:
+        tokenizer = tokenizers.Tokenizer.from_file(str(files.json_path))
+    else:
+        import json
+
+        tree = json.loads(files.json_path.read_bytes())
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps({**tree, "added_tokens": []}))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if not post_processor:
+        # A post-processor may trim spaces off the offsets it reports; a token must begin where its bytes begin.
+        tokenizer.post_processor = tokenizers.processors.Sequence([])
+    return tokenizer
+
+
+def _byte_lengths(files: TokenizerFiles, fast: Any) -> Int64:
+    """int64[vocabulary]: how many bytes of the text every token covers."""
+    lengths = np.full(files.vocab_size, _UNKNOWN, np.int64)
+    spell = len if files.alphabet == "bytes" else _piece_length
+    name = fast.id_to_token
+    for token in range(files.vocab_size):
+        if (text := name(token)) is not None:
+            lengths[token] = spell(text)
+    for entry in files.added:
+        lengths[entry.id] = len(entry.text.encode())
+    if (unknown := files.special_tokens.get("unk_token")) is not None and (token := fast.token_to_id(unknown)) is not None:
+        lengths[token] = _UNKNOWN
+    return lengths
+
+
+def _piece_length(piece: str) -> int:
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        return 1
+    return len(piece.replace("\u2581", " ").encode())

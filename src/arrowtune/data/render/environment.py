@@ -1,0 +1,177 @@
+"""The Jinja environment of chat templates, set up as transformers sets it up, plus marks that say where turns begin and end.
+
+Templates are untrusted text: they render in an immutable sandbox and see plain values only. The environment is our own
+because importing transformers costs a worker process seconds; tests hold it byte-equal to `apply_chat_template`.
+
+Marks: the parsed template gets a call at the start and at the end of the body of every loop that writes straight to the
+output. A mark puts no text into the output; it notes how many pieces had been written and which object the loop held.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.parser
+from jinja2 import nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from arrowtune.errors import RenderError
+
+ENTER, LEAVE, GENERATE, GENERATED = "arrowtune_enter", "arrowtune_leave", "arrowtune_generate", "arrowtune_generated"
+"""The filters that carry the marks: a loop body begins / ends, a generation block begins / ends."""
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}`: a scope of its own, as in transformers, but written straight to the output so that it can be marked."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        start, end = _mark(GENERATE, nodes.Const(None)), _mark(GENERATED, nodes.Const(None))
+        return nodes.Scope([start, *body, end]).set_lineno(line)
+
+
+class _Dict:
+    """`dict` for templates, without the attributes of the real one."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args, **kwargs)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """`namespace` for templates; underscored names are refused."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *rest = args
+        values = dict(*rest, **kwargs)
+        for name in values:
+            _check_name(name)
+        jinja2.utils.Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        jinja2.utils.Namespace.__setitem__(self, name, value)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a template cannot store the underscored name {name!r} in a namespace")
+
+
+def _tojson(x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def _clock(date: str | None) -> Callable[[str], str]:
+    def strftime_now(fmt: str) -> str:
+        if date is None:
+            raise RenderError(
+                "the chat template reads the clock, so its output would change from day to day",
+                hint="set tokenizer.date to the day the template shall see, such as 2026-11-30",
+            )
+        return datetime.fromisoformat(date).strftime(fmt)
+
+    return strftime_now
+
+
+def compile_template(source: str, date: str | None, marks: dict[str, Callable[..., Any]]) -> tuple[jinja2.Template, nodes.Template]:
+    """Compile a chat template with marks.
+
+    Args:
+        source: The template.
+        date: The day (YYYY-MM-DD) that `strftime_now` tells.
+        marks: The four mark functions by filter name; each takes the render's context and the object of the loop.
+
+    Returns:
+        The compiled template, and its syntax tree as written.
+
+    Raises:
+        RenderError: The template is not valid Jinja; names the line.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.filters.update(marks)
+    environment.globals.update(raise_exception=_raise_exception, strftime_now=_clock(date), dict=_Dict(), namespace=_Namespace)
+    try:
+        tree = environment.parse(source)
+        written = environment.parse(source)
+        _mark_loops(tree)
+        code = environment.compile(tree, "chat_template", "chat_template")
+    except jinja2.exceptions.TemplateSyntaxError as error:
+        raise RenderError(
+            f"the chat template is not valid Jinja: {error.message} at line {error.lineno}",
+            hint="correct the template that tokenizer.chat_template or the tokenizer's folder gives",
+        ) from None
+    return jinja2.Template.from_code(environment, code, environment.make_globals(None)), written
+
+
+def _mark(name: str, argument: nodes.Expr) -> nodes.ExprStmt:
+    # A filter is bound to a local name by the compiler: half the cost of a sandboxed call.
+    statement = nodes.ExprStmt(nodes.Filter(argument, name, [], [], None, None))
+    return statement.set_lineno(1)  # type: ignore[no-any-return]
+
+
+def _mark_loops(tree: nodes.Template) -> None:
+    """Put marks into the outermost loops whose output is not buffered, and take those of buffered generation blocks away."""
+    reached = list(_direct(tree.body))
+    for loop in (node for node in reached if isinstance(node, nodes.For)):
+        if isinstance(loop.target, nodes.Name) and not loop.recursive:
+            name = loop.target.name
+            _mark_jumps(loop.body, name)
+            loop.body = [_mark(ENTER, nodes.Name(name, "load")), *loop.body, _mark(LEAVE, nodes.Const(None))]
+    direct = {id(node) for node in reached} | {id(node) for loop in reached for node in _direct_inside(loop)}
+    for scope in tree.find_all(nodes.Scope):
+        if id(scope) not in direct and _is_mark(scope.body[:1], GENERATE):
+            scope.body = scope.body[1:-1]
+
+
+def _direct(body: list[nodes.Node]) -> Iterator[nodes.Node]:
+    """Loops and scopes that write straight to the output, outermost loops only."""
+    for node in body:
+        if isinstance(node, nodes.If):
+            yield from _direct([*node.body, *node.elif_, *node.else_])
+        elif isinstance(node, nodes.For):
+            yield node
+        elif isinstance(node, nodes.Scope | nodes.With):
+            yield node
+            yield from _direct(node.body)
+
+
+def _direct_inside(loop: nodes.Node) -> Iterator[nodes.Node]:
+    if isinstance(loop, nodes.For) and not loop.recursive:
+        for node in _direct([*loop.body, *loop.else_]):
+            yield node
+            yield from _direct_inside(node)
+
+
+def _mark_jumps(body: list[nodes.Node], name: str) -> None:
+    """`continue` and `break` leave the body too."""
+    for index in range(len(body) - 1, -1, -1):
+        node = body[index]
+        if isinstance(node, nodes.Continue | nodes.Break):
+            body.insert(index, _mark(LEAVE, nodes.Const(None)))
+        elif isinstance(node, nodes.If):
+            for part in (node.body, *(branch.body for branch in node.elif_), node.else_):
+                _mark_jumps(part, name)
+        elif isinstance(node, nodes.Scope | nodes.With):
+            _mark_jumps(node.body, name)
+
+
+def _is_mark(statements: list[nodes.Node], name: str) -> bool:
+    return bool(statements) and isinstance(statements[0], nodes.ExprStmt) and getattr(statements[0].node, "name", "") == name

@@ -1,0 +1,135 @@
+"""Which stretches of a render are trained.
+
+The trained span of an assistant turn is all that the model must produce in it: from the end of the generation prompt to
+the end-of-turn token inclusive. It comes from structure and is never found by searching for the content:
+
+1. generation tags of the template, taken as they are;
+2. the region that the template wrote while its loop held the message, opened by a generation prompt and closed by an
+   end-of-turn token that probing has found (`probe`);
+3. where the template shows no regions: the render of the conversation before the turn, with the generation prompt, and
+   the render up to the turn, both of which must be prefixes of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from arrowtune.data.render.probe import TurnRules
+from arrowtune.data.render.template import Marked, TemplateFailure
+
+Span = tuple[int, int, float]
+"""Start and end in characters of the render, and the loss weight."""
+
+
+class Unproved(Exception):
+    """The spans of a row could not be proved; `reason` is a code of `arrowtune.data.reasons`."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+def find_spans(marked: Marked, weights: Sequence[float], rules: TurnRules, prefix: Callable[[int, bool], str]) -> list[Span]:
+    """The trained spans of a conversation, in order.
+
+    Args:
+        marked: The render.
+        weights: The loss weight of every message; 0 is context.
+        rules: How turns begin and end.
+        prefix: `prefix(n, open)` renders the first n messages, with the generation prompt if `open`.
+
+    Raises:
+        Unproved: No method can prove a span.
+    """
+    if rules.tagged:
+        return _tagged_spans(marked, weights)
+    if not rules.structural:
+        return [_prefix_span(marked.text, k, weight, rules, prefix) for k, weight in enumerate(weights) if weight]
+    regions: dict[int, tuple[int, int]] = {}
+    for index, start, end in marked.regions:
+        if weights[index]:
+            if index in regions:
+                raise Unproved("spans_unproved", f"the template writes message {index} in several places")
+            regions[index] = (start, end)
+    spans = []
+    for index, weight in enumerate(weights):
+        if weight:
+            if index not in regions:
+                raise Unproved("spans_unproved", f"the template writes nothing for message {index}")
+            start, end = regions[index]
+            spans.append((_opened(marked.text, start, end, rules), _closed(marked.text, start, end, rules), weight))
+    return spans
+
+
+def _opened(text: str, start: int, end: int, rules: TurnRules) -> int:
+    """Where the model begins to write inside a region."""
+    for opening in (*(prompt for prompt in rules.prompts if prompt), *rules.headers):
+        if text.startswith(opening, start, end):
+            return start + len(opening)
+    if "" in rules.prompts:
+        return start
+    raise Unproved("spans_unproved", "a turn does not begin with the generation prompt")
+
+
+def _closed(text: str, start: int, end: int, rules: TurnRules) -> int:
+    """The end of the end-of-turn token of a region."""
+    closing = end
+    while closing > start and text[closing - 1].isspace():
+        closing -= 1
+    if text.endswith(rules.ends, start, closing):
+        return closing
+    if rules.after:
+        for token in rules.ends:
+            if text.startswith(token, end):
+                return end + len(token)
+    raise Unproved("no_end_of_turn", "a trained turn does not end with an end-of-turn token")
+
+
+def _tagged_spans(marked: Marked, weights: Sequence[float]) -> list[Span]:
+    spans: list[Span] = []
+    owners = sorted(marked.regions, key=lambda region: region[1])
+    for start, end in marked.generations:
+        if start == end:
+            continue
+        owner = next((index for index, a, b in owners if a <= start and end <= b), None)
+        if owner is None:
+            raise Unproved("spans_unproved", "a generation tag stands outside of the turns")
+        if weights[owner]:
+            spans.append((start, end, weights[owner]))
+    return spans
+
+
+def _prefix_span(text: str, index: int, weight: float, rules: TurnRules, prefix: Callable[[int, bool], str]) -> Span:
+    try:
+        before, upto = prefix(index, True), prefix(index + 1, False)
+    except TemplateFailure as failure:
+        raise Unproved("spans_unproved", f"the template refuses a part of the conversation: {failure}") from None
+    if not (text.startswith(upto) and upto.startswith(before)):
+        raise Unproved("spans_unproved", "the render of a part of the conversation is not a part of its render")
+    return len(before), _closed(text, len(before), len(upto), rules), weight
+
+
+def message_weights(roles: Sequence[str], own: Sequence[float | None], *, last_only: bool) -> list[float]:
+    """The loss weight of every message: its own where it has one, else what the policy says.
+
+    Args:
+        roles: The role of every message.
+        own: What each message says of itself.
+        last_only: Train the last assistant turn alone.
+    """
+    answers = [index for index, role in enumerate(roles) if role == "assistant"]
+    trained = set(answers[-1:] if last_only else answers)
+    return [_weight(index in trained, role, weight) for index, (role, weight) in enumerate(zip(roles, own, strict=True))]
+
+
+def _weight(trained: bool, role: str, own: float | None) -> float:
+    if role != "assistant":
+        return 0.0
+    return float(trained) if own is None else float(own)
+
+
+def merge_kwargs(constant: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Template arguments of a row: its own go before those of the run."""
+    return {**constant, **row}

@@ -1,0 +1,275 @@
+"""The tokenizer's files: finding them, reading what rendering needs, and nothing of transformers in this process.
+
+`load_tokenizer` ends with a local folder that holds `tokenizer.json`. Where a model brings another form (GGUF, a
+SentencePiece model), transformers converts it once, in a process of its own, into the cache.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from arrowtune.data.config import TokenizerConfig
+from arrowtune.errors import ConfigError, Problem, RenderError
+from arrowtune.fingerprint import digest_bytes
+
+TINY = "tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """An entry of the added vocabulary: text that becomes one id before anything else looks at it.
+
+    Attributes:
+        id: The id.
+        text: What is matched.
+        special: BOS, EOS, turn and role markers, as the tokenizer flags them.
+        strips: It swallows white space beside it, or only matches whole words: its text alone does not say what it covers.
+    """
+
+    id: int
+    text: str
+    special: bool
+    strips: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """A tokenizer in a local folder. Small and picklable: workers open the files themselves.
+
+    Attributes:
+        folder: Holds `tokenizer.json`.
+        chat_template: The Jinja text, or None where there is none.
+        special_tokens: `bos_token`, `eos_token` and so on, as transformers hands them to templates.
+        vocab_size: One more than the largest token id.
+        added: The added vocabulary.
+        alphabet: How tokens spell bytes: `bytes` (byte-level), `pieces` (SentencePiece-like with byte fallback), or `other`.
+        normalizer: What is done to text before it is cut: `none`, `nfc`, or `other`.
+    """
+
+    folder: Path
+    chat_template: str | None
+    special_tokens: Mapping[str, str]
+    vocab_size: int
+    added: tuple[AddedToken, ...]
+    alphabet: Literal["bytes", "pieces", "other"]
+    normalizer: Literal["none", "nfc", "other"]
+
+    @property
+    def json_path(self) -> Path:
+        """The file with vocabulary, merges and added tokens."""
+        return self.folder / "tokenizer.json"
+
+    def digests(self) -> dict[str, str]:
+        """Named digests of everything that decides ids and renders."""
+        return {
+            "tokenizer": digest_bytes(self.json_path.read_bytes()),
+            "chat_template": digest_bytes((self.chat_template or "").encode("utf-8", "surrogatepass")),
+            "special_tokens": digest_bytes(json.dumps(dict(self.special_tokens), sort_keys=True).encode()),
+        }
+
+
+def load_tokenizer(
+    config: TokenizerConfig,
+    model_path: str,
+    *,
+    cache: Path,
+    gguf_file: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> TokenizerFiles:
+    """Find the tokenizer of a run.
+
+    Args:
+        config: The `tokenizer` section; its path goes before the model's.
+        model_path: `tiny`, a local folder, or a hub id.
+        cache: Where converted tokenizers are kept.
+        gguf_file: The GGUF file inside the model's folder that holds the tokenizer.
+        revision: The commit, tag or branch of a hub id.
+        trust_remote_code: Whether a tokenizer's own code may run during a conversion.
+
+    Raises:
+        ConfigError: There is no such tokenizer.
+        RenderError: The files are there and cannot be read.
+    """
+    path = config.path or model_path
+    if path == TINY:
+        return read_tokenizer(Path(str(importlib.resources.files("arrowtune") / "assets" / "tiny")), config.chat_template)
+    gguf = None if config.path else gguf_file
+    local = Path(path).expanduser()
+    folder = local if local.is_dir() else None
+    if folder is None and not _looks_like_hub_id(path):
+        raise ConfigError(
+            f"there is no model folder {path}",
+            hint="give a folder with tokenizer.json, a hub id, or 'tiny'",
+            problems=[Problem("tokenizer.path" if config.path else "model.path", f"no such folder: {path}")],
+        )
+    if folder is None or gguf is not None or not (folder / "tokenizer.json").is_file():
+        folder = _converted(path, folder, gguf, revision, trust_remote_code, cache)
+    return read_tokenizer(folder, config.chat_template)
+
+
+def read_tokenizer(folder: Path, chat_template: str | None = None) -> TokenizerFiles:
+    """Read a folder that holds `tokenizer.json`.
+
+    Args:
+        folder: The folder.
+        chat_template: A `.jinja` file or a template text that replaces the folder's own.
+
+    Raises:
+        RenderError: A file is missing or is not valid JSON.
+        ConfigError: The named template file does not exist.
+    """
+    model = _read_json(folder / "tokenizer.json")
+    if model is None:
+        raise RenderError(f"there is no tokenizer.json in {folder}", hint="point tokenizer.path at a folder that has one")
+    settings = _read_json(folder / "tokenizer_config.json") or {}
+    tokens = {**_token_names(_read_json(folder / "special_tokens_map.json") or {}), **_token_names(settings)}
+    return TokenizerFiles(
+        folder=folder,
+        chat_template=_template_text(chat_template) if chat_template else _own_template(folder, settings),
+        special_tokens=tokens,
+        vocab_size=_vocab_size(model, folder),
+        added=tuple(_added_token(token) for token in model.get("added_tokens") or []),
+        alphabet=_alphabet(model),
+        normalizer=_normalizer(model),
+    )
+
+
+def _added_token(token: Mapping[str, Any]) -> AddedToken:
+    strips = any(token.get(name, False) for name in ("lstrip", "rstrip", "single_word"))
+    return AddedToken(int(token["id"]), token["content"], bool(token.get("special")), strips)
+
+
+def _steps(part: Any, inner: str) -> list[dict[str, Any]]:
+    """The steps of a possibly nested sequence of normalizers, pre-tokenizers or decoders."""
+    if not isinstance(part, dict):
+        return []
+    return [step for item in part[inner] for step in _steps(item, inner)] if part.get("type") == "Sequence" else [part]
+
+
+def _alphabet(model: Mapping[str, Any]) -> Literal["bytes", "pieces", "other"]:
+    cuts = _steps(model.get("pre_tokenizer"), "pretokenizers")
+    if any(step["type"] == "ByteLevel" for step in cuts):
+        return "bytes"
+    decoders = [step["type"] for step in _steps(model.get("decoder"), "decoders")]
+    return "pieces" if "ByteFallback" in decoders and model["model"].get("type") == "BPE" else "other"
+
+
+def _normalizer(model: Mapping[str, Any]) -> Literal["none", "nfc", "other"]:
+    steps = _steps(model.get("normalizer"), "normalizers")
+    # A space written as U+2581 is the spelling of the pieces, not a change of the text.
+    steps = [step for step in steps if not (step["type"] == "Replace" and step.get("content") == "\u2581")]
+    return "none" if not steps else "nfc" if [step["type"] for step in steps] == ["NFC"] else "other"
+
+
+def _vocab_size(model: dict[str, Any], folder: Path) -> int:
+    vocab = (model.get("model") or {}).get("vocab")
+    if not isinstance(vocab, dict | list):
+        raise RenderError(f"{folder / 'tokenizer.json'} has no vocabulary", hint="save the tokenizer again with transformers")
+    top = max(vocab.values(), default=-1) + 1 if isinstance(vocab, dict) else len(vocab)
+    return max([top, *(int(token["id"]) + 1 for token in model.get("added_tokens") or [])])
+
+
+def _token_names(settings: Mapping[str, Any]) -> dict[str, str]:
+    out = {}
+    for name, value in settings.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            out[name] = text
+    return out
+
+
+def _own_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several named templates
+        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _template_text(value: str) -> str:
+    if "{{" in value or "{%" in value or "\n" in value:
+        return value
+    try:
+        return Path(value).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the chat template {value} cannot be read: {error}",
+            hint="tokenizer.chat_template is a .jinja file or the template itself",
+            problems=[Problem("tokenizer.chat_template", f"cannot read {value}")],
+        ) from None
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RenderError(f"{path} cannot be read: {error}", hint="save the tokenizer again, or fetch the file again") from None
+    if not isinstance(value, dict):
+        raise RenderError(f"{path} must hold a JSON object", hint="save the tokenizer again, or fetch the file again")
+    return value
+
+
+def _looks_like_hub_id(path: str) -> bool:
+    return path.count("/") <= 1 and not path.startswith((".", "/", "~")) and "\\" not in path and not path.endswith(".gguf")
+
+
+_CONVERT = """
+import json, os, sys
+job = json.loads(sys.argv[1])
+from transformers import AutoTokenizer
+from transformers.utils import logging
+logging.set_verbosity_error()
+options = {key: job[key] for key in ("gguf_file", "revision") if job[key]}
+tokenizer = AutoTokenizer.from_pretrained(job["path"], trust_remote_code=job["trust_remote_code"], **options)
+if not tokenizer.is_fast:
+    sys.exit("this tokenizer has no tokenizer.json form")
+tokenizer.save_pretrained(job["out"])
+"""
+
+
+def _converted(path: str, folder: Path | None, gguf: str | None, revision: str | None, trust: bool, cache: Path) -> Path:
+    """Let transformers load the tokenizer in a process of its own and save it as `tokenizer.json`; done once."""
+    job: dict[str, Any] = {"path": path, "gguf_file": gguf, "revision": revision, "trust_remote_code": trust}
+    out = cache / "tokenizers" / digest_bytes(json.dumps([job, _stamps(folder, gguf)]).encode())
+    if (out / "tokenizer.json").is_file():
+        return out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    aside = out.with_name(f"{out.name}.{os.getpid()}")
+    done = subprocess.run([sys.executable, "-c", _CONVERT, json.dumps({**job, "out": str(aside)})], capture_output=True, text=True)
+    if done.returncode != 0 or not (aside / "tokenizer.json").is_file():
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1][:300]
+        raise ConfigError(
+            f"the tokenizer of {path} cannot be loaded: {reason}",
+            hint="check model.path and tokenizer.path; a folder with tokenizer.json needs nothing else",
+            problems=[Problem("tokenizer.path", f"cannot load {path}")],
+        )
+    try:
+        aside.rename(out)
+    except OSError:  # another process was first; its folder is complete
+        if not (out / "tokenizer.json").is_file():
+            raise
+    return out
+
+
+def _stamps(folder: Path | None, gguf: str | None) -> list[Any]:
+    """Size and time of the files a conversion reads, so that a changed file is converted again."""
+    if folder is None:
+        return []
+    names = [gguf] if gguf else sorted(path.name for path in folder.iterdir() if "token" in path.name or path.suffix in {".model", ".txt"})
+    stats = [(name, (folder / name).stat()) for name in names if (folder / name).is_file()]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+
