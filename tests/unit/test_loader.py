@@ -6,12 +6,12 @@ import threading
 import traceback
 
 import pytest
-from support.plan import ArrayExamples
 
 from arrowtune.plan import Loader, Plan
 from arrowtune.plan.config import BatchConfig
 from arrowtune.protocols import Tokens
 from arrowtune.types import IntArray
+from support.plan import ArrayExamples
 
 
 class Torn(ArrayExamples):

@@ -82,18 +82,10 @@ class Order:
             return self._uniform(np.arange(start, start + count, dtype=np.int64))
         return self._weighted(*self.mixture.draw(start, count))
 
-    def counts(self, draws: int) -> list[int]:
-        """How many of the first `draws` draws each source has; without weights draws must be whole epochs.
-
-        Raises:
-            ValueError: `draws` is not a whole number of epochs and there are no weights.
-        """
-        if self.mixture is not None:
-            return self.mixture.counts(draws)
-        epochs, rest = divmod(draws, self.epoch_examples)
-        if rest:
-            raise ValueError(f"{draws} draws are not whole epochs of {self.epoch_examples}")
-        return [size * epochs for size in self.sizes]
+    def pass_rows(self, source: int, number: int, count: int) -> npt.NDArray[np.int64]:
+        """The first `count` rows of one pass over a source; only where there are weights."""
+        positions = np.arange(count, dtype=np.int64)
+        return permute(positions, np.full(count, number, dtype=np.int64), self.sizes[source], self._keys[source])
 
     def _uniform(self, draws: npt.NDArray[np.int64]) -> Refs:
         epochs, positions = np.divmod(draws, self.epoch_examples)

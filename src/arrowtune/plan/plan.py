@@ -165,12 +165,17 @@ class Plan:
 
     def rank_rows(self, step: int, rank: int, world: int) -> list[Row]:
         """The rows that one rank computes; every rank has as many, an empty one where nothing is left (see `deal`)."""
-        return self._dealt(self.refs(step), world)[rank]
+        return self.dealt(self.refs(step), world)[rank]
+
+    def dealt(self, refs: Refs, world: int) -> list[list[Row]]:
+        """The rows of every rank, for the refs of one step."""
+        lengths = self.aligned(refs)
+        return deal(lengths, self._packed(lengths), self.capacity, world, spread=self.batch.packing != "none")
 
     def batches(self, step: int, rank: int, world: int) -> list[Batch]:
         """The micro-batches of one rank."""
         refs = self.refs(step)
-        return make_batches(self.stores, refs, self._dealt(refs, world)[rank], self.align)
+        return make_batches(self.stores, refs, self.dealt(refs, world)[rank], self.align)
 
     def totals(self, step: int, world: int = 1) -> StepTotals:
         """The global batch of a step, from lengths and sums of weights alone.
@@ -205,12 +210,8 @@ class Plan:
     def _packed(self, lengths: Ints) -> Ints:
         return pack(lengths, self.capacity, self.batch.packing)
 
-    def _dealt(self, refs: Refs, world: int) -> list[list[Row]]:
-        lengths = self.aligned(refs)
-        return deal(lengths, self._packed(lengths), self.capacity, world, spread=self.batch.packing != "none")
-
     def _padding(self, refs: Refs, tokens: int, world: int) -> int:
-        empty = sum(not len(row) for rank in self._dealt(refs, world) for row in rank)
+        empty = sum(not len(row) for rank in self.dealt(refs, world) for row in rank)
         return int(self.aligned(refs).sum()) - tokens + empty * self.align
 
     def _digest(self, refs: Refs) -> str:
