@@ -1,6 +1,6 @@
 """The folder of one run: its names, its lock, and JSON files that are whole or absent.
 
-    resolved.json   metrics.jsonl   checkpoints/step-00000100/   export/   logs/rank-0.log   .lock
+It holds `resolved.json`, `metrics.jsonl`, `checkpoints/step-00000100/`, `export/`, `logs/rank-0.log` and `.lock`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"the run folder {self.path} cannot be made: {error.strerror}", hint="choose another output_dir") from None
+            raise self._unusable("made", error) from None
         return self
 
     @contextmanager
@@ -83,7 +83,7 @@ class RunFolder:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise ConfigError(f"the run folder {self.path} cannot be written: {error.strerror}", hint="choose another output_dir") from None
+            raise self._unusable("written", error) from None
         try:
             self._take(descriptor)
             _say_who(descriptor)
@@ -102,15 +102,15 @@ class RunFolder:
         with self.lock():
             yield
 
+    def _unusable(self, verb: str, error: OSError) -> ConfigError:
+        return ConfigError(f"the run folder {self.path} cannot be {verb}: {error.strerror}", hint="choose another output_dir")
+
     def _take(self, descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise ConfigError(
-                    f"the run folder {self.path} cannot be locked: {error.strerror}",
-                    hint="choose an output_dir on a file system that knows flock",
-                ) from None
+                raise self._unusable("locked", error) from None
             raise RunLocked(
                 f"the run folder {self.path} is in use by {_holder(descriptor)}",
                 hint="wait for it, stop it, or choose another name or output_dir",

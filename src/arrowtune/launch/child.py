@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Client, Connection
@@ -130,10 +131,8 @@ def _die_with(launcher: int) -> None:
 
 def _own_session() -> None:
     """Leave the terminal's foreground group: Ctrl-C must reach a rank once, through the launcher, not twice."""
-    try:
+    with suppress(PermissionError):  # The process leads a group of its own already.
         os.setsid()
-    except PermissionError:  # The process leads a group of its own already.
-        pass
 
 
 def _open_log(folder: Path, rank: int) -> Path:

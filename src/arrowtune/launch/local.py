@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 
+_OUT_OF_MEMORY = "the kernel kills a process when memory runs out: a smaller batch.micro_tokens needs less"
+
+
 def joined() -> bool:
     """Whether an outer launcher, such as torchrun, has made this process a rank."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
@@ -88,7 +91,8 @@ def _conclude(hub: Hub, failed: ChildFailedError | None, devices: int, logs: Pat
     if all(rank in results and results[rank].kind == "done" for rank in range(devices)):
         return results[0].value
     if len(hub.signals) > 1:
-        raise Interrupted(hub.signals[0], f"stopped at once by a second {signal.Signals(hub.signals[-1]).name}; the last step was not saved")
+        second = signal.Signals(hub.signals[-1]).name
+        raise Interrupted(hub.signals[0], f"stopped at once by a second {second}; the last step was not saved")
     found = cause(hub.outcomes)
     if found is None and (end := stopped(hub.outcomes)) is not None:
         raise end
@@ -103,7 +107,7 @@ def _lost(found: Outcome | None, failed: ChildFailedError | None, logs: Path | N
     rank = found.rank if found is not None else next(iter(failures), 0)
     how = _manner(failures[rank].exitcode) if rank in failures else "ended without a word"
     last = _last_line(logs / f"rank-{rank}.log") if logs else ""
-    hint = "the kernel kills a process when memory runs out: a smaller batch.micro_tokens needs less" if how.endswith("SIGKILL") else ""
+    hint = _OUT_OF_MEMORY if how.endswith("SIGKILL") else ""
     return WorkerLost(f"rank {rank} {how}{f'; its last line was: {last}' if last else ''}", hint=hint)
 
 
@@ -127,16 +131,17 @@ def _last_line(log: Path) -> str:
 
 @contextmanager
 def _quiet_elastic() -> Iterator[None]:
-    """Keep elastic's own account of a failure, tracebacks included, off the screen: the launcher gives the reason in one sentence."""
+    """Keep elastic's own account of a failure, tracebacks included, off the screen: one sentence gives the reason."""
     import torch.distributed.launcher.api
     import torch.multiprocessing.spawn  # noqa: F401 - both imported so that their loggers exist
 
-    names = [name for name in logging.root.manager.loggerDict if name.startswith(("torch.distributed.elastic", "torch.multiprocessing"))]
-    before = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    talkers = ("torch.distributed.elastic", "torch.multiprocessing")
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(talkers)]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for name, level in before.items():
-            logging.getLogger(name).setLevel(level)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
