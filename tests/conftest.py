@@ -6,12 +6,17 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before torch or a tokenizer is imported anywhere, and inherited by every process that a test starts.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
+
+# No clock decides a test, and every run tries the same examples.
+settings.register_profile("arrowtune", deadline=None, derandomize=True)
+settings.load_profile("arrowtune")
 
 
 @pytest.fixture(autouse=True)

@@ -85,8 +85,8 @@ def test_dtypes_are_those_of_the_contract() -> None:
     refs = Refs(np.zeros(1, np.int32), np.zeros(1, np.int64))
     for row, align in ((np.arange(1), 1), (np.arange(1), 8), (np.zeros(0, np.int64), 1)):
         batch = make_batch([store], refs, row, align)
-        assert (batch.input_ids.dtype, batch.targets.dtype, batch.position_ids.dtype) == (np.int64, np.int64, np.int64)
-        assert (batch.loss_weights.dtype, batch.cu_seqlens.dtype) == (np.float32, np.int32)
+        assert [array.dtype.name for array in (batch.input_ids, batch.targets, batch.position_ids)] == ["int64"] * 3
+        assert [batch.loss_weights.dtype.name, batch.cu_seqlens.dtype.name] == ["float32", "int32"]
 
 
 def test_an_empty_row_is_one_position_that_counts_for_nothing() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +18,9 @@ from support.plan import ArrayExamples, SizedExamples
 
 CAPACITY = 40
 sources = st.lists(st.lists(st.integers(1, CAPACITY), min_size=1, max_size=40), min_size=1, max_size=3)
-packings = st.sampled_from(["best_fit", "first_fit", "none"])
+Packing = Literal["best_fit", "first_fit", "none"]
+NAMES: tuple[Packing, ...] = ("best_fit", "first_fit", "none")
+packings = st.sampled_from(NAMES)
 
 
 def stores_of(sources: list[list[int]]) -> list[ArrayExamples]:
@@ -38,7 +43,7 @@ def plans(draw: st.DrawFn) -> Plan:
 def contents(batch: Batch) -> list[list[int]]:
     """The documents of a micro-batch that hold something."""
     bounds = batch.cu_seqlens.tolist()
-    pieces = [batch.input_ids[start:end].tolist() for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
+    pieces = [batch.input_ids[start:end].tolist() for start, end in pairwise(bounds)]
     return [piece for piece in pieces if any(piece) or len(piece) > 1]
 
 
@@ -167,6 +172,8 @@ def test_the_differences_of_two_plans_name_what_changed() -> None:
         "data.train[1] was absent and is now identity-of-b (9 rows)",
     ]
     assert first.differences(first.fingerprint) == []
+    third = Plan.build([store, other], weights=[3, 3], batch=BatchConfig(examples=8), capacity=16, seed=2)
+    assert third.differences(second.fingerprint) == []
 
 
 def test_the_digest_tells_order_and_rows_apart() -> None:

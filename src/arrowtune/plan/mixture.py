@@ -23,6 +23,7 @@ from arrowtune.errors import PlanError
 from arrowtune.plan.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
+Turns = npt.NDArray[np.int32]
 
 _BLOCK = 1024
 _LARGEST_BLOCK = 1 << 20
@@ -49,14 +50,14 @@ class Mixture:
             counts = [count + int(more) for count, more in zip(counts, turns, strict=True)]
         return counts
 
-    def draw(self, start: int, count: int) -> tuple[Ints, Ints]:
+    def draw(self, start: int, count: int) -> tuple[Turns, Ints]:
         """The sources of draws `start` to `start + count`, and for each how often that source was drawn before.
 
         Returns:
-            int64[count] and int64[count].
+            int32[count] and int64[count].
         """
         if not count:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+            return np.zeros(0, np.int32), np.zeros(0, np.int64)
         numbers = range(start // self.block, (start + count - 1) // self.block + 1)
         turns = np.concatenate([self._turns(number) for number in numbers])
         before = np.empty(len(turns), dtype=np.int64)
@@ -75,7 +76,7 @@ class Mixture:
             counts[source] += 1
         return counts
 
-    def _turns(self, number: int) -> Ints:
+    def _turns(self, number: int) -> Turns:
         first, last = self._at_block(number), self._at_block(number + 1)
         return _turns(tuple(b - a for a, b in zip(first, last, strict=True)))
 
@@ -114,16 +115,16 @@ def mixture(weights: Sequence[float], names: Sequence[str]) -> Mixture:
 
 
 @functools.lru_cache(maxsize=16)
-def _turns(counts: tuple[int, ...]) -> Ints:
+def _turns(counts: tuple[int, ...]) -> Turns:
     return take_turns(np.array(counts, dtype=np.int64))
 
 
 @compiled
-def take_turns(counts: Ints) -> Ints:
+def take_turns(counts: Ints) -> Turns:
     """The source of each draw of a block with these counts: earliest deadline first among the sources that are due."""
     block = counts.sum()
     given = np.zeros(len(counts), dtype=np.int64)
-    turns = np.empty(block, dtype=np.int64)
+    turns = np.empty(block, dtype=np.int32)
     for slot in range(block):
         chosen, soonest = -1, block + 1
         for source in range(len(counts)):

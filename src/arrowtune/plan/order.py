@@ -94,10 +94,10 @@ class Order:
         starts = self._ends - np.array(self.sizes)
         return Refs(stores.astype(np.int32), rows - starts[stores])
 
-    def _weighted(self, sources: npt.NDArray[np.int64], drawn: npt.NDArray[np.int64]) -> Refs:
+    def _weighted(self, sources: npt.NDArray[np.int32], drawn: npt.NDArray[np.int64]) -> Refs:
         rows = np.empty(len(sources), dtype=np.int64)
         for source, (size, key) in enumerate(zip(self.sizes, self._keys, strict=True)):
             own = np.flatnonzero(sources == source)
             passes, positions = np.divmod(drawn[own], size)
             rows[own] = permute(positions, passes, size, key)
-        return Refs(sources.astype(np.int32), rows)
+        return Refs(sources, rows)

@@ -128,7 +128,7 @@ class Plan:
             "order": str(ORDER_VERSION),
             "train.seed": str(self.seed),
             "batch.examples": str(self.batch.examples),
-            "data.weights": "none" if self.weights is None else ", ".join(map(repr, self.weights)),
+            "data.weights": self._shares(),
         }
         sources = {f"data.train[{index}]": f"{store.identity} ({len(store)} rows)" for index, store in enumerate(self.stores)}
         return named | sources
@@ -206,6 +206,11 @@ class Plan:
     def aligned(self, refs: Refs) -> Ints:
         """int64[n]: positions that each example takes up."""
         return -(-self.lengths(refs) // self.align) * self.align
+
+    def _shares(self) -> str:
+        # As shares of one: 3, 1 and 0.75, 0.25 are the same order.
+        mix = self.order.mixture
+        return "none" if mix is None else ", ".join(repr(share / sum(mix.shares)) for share in mix.shares)
 
     def _packed(self, lengths: Ints) -> Ints:
         return pack(lengths, self.capacity, self.batch.packing)
