@@ -61,10 +61,16 @@ class StepResult:
 
 
 class Backend(Protocol):
-    """A model, its optimizer, and the devices they live on. Every rank calls every method, in the same order."""
+    """A model, its optimizer, and the devices they live on. Every rank calls every method, in the same order.
+
+    Attributes:
+        rank, world_size: This rank among all.
+        why_not_packed: Empty where documents may share a row; else one clause on why they must not.
+    """
 
     rank: int
     world_size: int
+    why_not_packed: str
 
     def train_step(self, batches: Sequence[Batch], *, loss_weight: float, lr: float) -> StepResult:
         """Accumulate the gradient of `sum(weighted losses) / loss_weight` over `batches` of all ranks, clip, update.

@@ -1,1 +1,1 @@
-
+"""FSDP2: standard PyTorch around the unmodified `transformers` model."""

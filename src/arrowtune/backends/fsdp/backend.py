@@ -1,0 +1,123 @@
+"""The FSDP2 backend: one rank's model and optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from arrowtune.backends.config import ModelConfig, OptimizerConfig, StrategyConfig
+from arrowtune.backends.fsdp.export import export_dtype, export_weights
+from arrowtune.backends.fsdp.leak import documents_leak
+from arrowtune.backends.fsdp.loss import takes_logits_to_keep, weighted_loss_sum
+from arrowtune.backends.fsdp.model import load_model
+from arrowtune.backends.fsdp.optimizer import build_optimizer, clip, grad_norm, set_lr
+from arrowtune.backends.fsdp.shard import shard
+from arrowtune.backends.fsdp.state import load_state, save_state
+from arrowtune.backends.fsdp.world import World
+from arrowtune.errors import NonFiniteLoss
+from arrowtune.protocols import StepResult
+from arrowtune.types import Batch
+
+
+class FSDPBackend:
+    """Implements `protocols.Backend`. Make it with `open`.
+
+    Attributes:
+        rank, world_size: This rank among all.
+        why_not_packed: Empty where documents may share a row; else why not.
+        model: The sharded `transformers` model, for those who want to look inside.
+        optimizer: AdamW over this rank's shards.
+    """
+
+    def __init__(self, world: World, model: PreTrainedModel, optimizer: OptimizerConfig, stored_dtype: torch.dtype) -> None:
+        self.rank, self.world_size = world.rank, world.size
+        self.model = model
+        self.optimizer = build_optimizer(model, optimizer)
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._max_grad_norm = optimizer.max_grad_norm
+        self._world = world
+        self._stored_dtype = stored_dtype
+        self._select = takes_logits_to_keep(model)
+        self.why_not_packed = ""
+        if documents_leak(model, world.device):
+            self.why_not_packed = f"{type(model.config).__name__.removesuffix('Config')} lets documents that share a row see each other"
+
+    @classmethod
+    def open(cls, model: ModelConfig, strategy: StrategyConfig, optimizer: OptimizerConfig, *, seed: int) -> FSDPBackend:
+        """Join the ranks, load the model, shard it."""
+        world = World.open()
+        loaded = load_model(model, seed=seed)
+        torch.manual_seed(seed + world.rank)  # Dropout differs between ranks, and from the draw of the weights.
+        sharded = shard(loaded.model.train(), strategy, world)
+        return cls(world, sharded, optimizer, loaded.stored_dtype)
+
+    @property
+    def packs(self) -> bool:
+        """Whether documents may share a row."""
+        return not self.why_not_packed
+
+    def train_step(self, batches: Sequence[Batch], *, loss_weight: float, lr: float) -> StepResult:
+        """See `protocols.Backend.train_step`.
+
+        Raises:
+            NonFiniteLoss: The loss or the gradient is NaN or infinite; the weights are as they were.
+        """
+        self.model.train()
+        loss_sum = torch.zeros((), device=self._world.device)
+        for batch in batches:
+            loss = weighted_loss_sum(self.model, batch, self._world.device, select=self._select)
+            (loss / loss_weight).backward()
+            loss_sum += loss.detach()
+        norm = grad_norm(self._parameters)
+        (total,) = self._world.sum(loss_sum)
+        result = StepResult(total, float(norm))
+        self._check_finite(result)
+        clip(self._parameters, norm, self._max_grad_norm)
+        set_lr(self.optimizer, lr)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return result
+
+    @torch.no_grad()
+    def eval_loss(self, batches: Iterable[Batch]) -> float:
+        """See `protocols.Backend.eval_loss`."""
+        self.model.eval()
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self._world.device)
+        for batch in batches:
+            loss_sum += weighted_loss_sum(self.model, batch, self._world.device, select=self._select)
+        (total,) = self._world.sum(loss_sum)
+        return total
+
+    def save(self, folder: Path) -> None:
+        """See `protocols.Backend.save`."""
+        save_state(folder, self.model, self.optimizer, self._world)
+
+    def load(self, folder: Path) -> None:
+        """See `protocols.Backend.load`."""
+        load_state(folder, self.model, self.optimizer, self._world)
+
+    def export(self, folder: Path, dtype: str) -> None:
+        """See `protocols.Backend.export`."""
+        export_weights(folder, self.model, export_dtype(dtype, self._stored_dtype), self._world)
+
+    def gather(self, value: Any) -> list[Any]:
+        """See `protocols.Backend.gather`."""
+        return self._world.gather(value)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self._world.close()
+
+    def _check_finite(self, result: StepResult) -> None:
+        if math.isfinite(result.loss_sum) and math.isfinite(result.grad_norm):
+            return
+        self.optimizer.zero_grad()
+        raise NonFiniteLoss(
+            f"the loss sum is {result.loss_sum} and the gradient norm {result.grad_norm}",
+            hint="a lower optimizer.lr, a longer schedule.warmup, or compute_dtype: float32 usually helps",
+        )

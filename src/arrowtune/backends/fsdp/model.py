@@ -1,0 +1,105 @@
+"""Loading a `transformers` model: pretrained, random, from GGUF, or the one that ships with the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from arrowtune.backends.config import ModelConfig
+from arrowtune.errors import BackendError, ConfigError, MissingExtra, Problem
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model on the CPU, whole, and the dtype its weights were stored in."""
+
+    model: PreTrainedModel
+    stored_dtype: torch.dtype
+
+
+def load_model(model: ModelConfig, *, seed: int) -> Loaded:
+    """Load the model that the run file names.
+
+    Raises:
+        ConfigError: `model.path` cannot be found or is not a causal language model; an override is unknown.
+        BackendError: The weights cannot be read.
+    """
+    path, random = (str(files("arrowtune") / "assets" / "tiny"), True) if model.path == "tiny" else (model.path, model.init == "random")
+    config = _config(model, path)
+    stored = _stored_dtype(config)
+    dtype = DTYPES["float32" if model.dtype == "auto" else model.dtype]
+    loaded = _draw(config, dtype, model, seed) if random else _read(config, dtype, model, path)
+    loaded.config.use_cache = False
+    return Loaded(loaded, stored)
+
+
+def _config(model: ModelConfig, path: str) -> PretrainedConfig:
+    options: dict[str, Any] = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    if model.gguf_file:
+        _need_gguf()
+        options["gguf_file"] = model.gguf_file
+    try:
+        config = AutoConfig.from_pretrained(path, **{key: value for key, value in options.items() if value is not None})
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"the model {model.path!r} cannot be loaded: {_first_line(error)}", hint=_path_hint(model)) from None
+    unknown = [key for key in model.config if not hasattr(config, key)]
+    if unknown:
+        kind = type(config).__name__
+        raise ConfigError(f"{kind} has no such setting", problems=[Problem(f"model.config.{key}", "unknown key") for key in unknown])
+    for key, value in model.config.items():
+        setattr(config, key, value)
+    return config
+
+
+def _stored_dtype(config: PretrainedConfig) -> torch.dtype:
+    stored = getattr(config, "dtype", None)
+    if isinstance(stored, str):
+        stored = DTYPES.get(stored)
+    return stored if isinstance(stored, torch.dtype) else torch.float32
+
+
+def _draw(config: PretrainedConfig, dtype: torch.dtype, model: ModelConfig, seed: int) -> PreTrainedModel:
+    """Random weights, the same on every rank and for every number of ranks."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            drawn: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=model.trust_remote_code)
+        except (ValueError, KeyError, TypeError, AssertionError) as error:
+            raise ConfigError(f"no model can be made from the configuration of {model.path!r}: {_first_line(error)}") from None
+    return drawn
+
+
+def _read(config: PretrainedConfig, dtype: torch.dtype, model: ModelConfig, path: str) -> PreTrainedModel:
+    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": model.trust_remote_code}
+    if model.revision:
+        options["revision"] = model.revision
+    if model.gguf_file:
+        from transformers import GgufConfig
+
+        options |= {"gguf_file": model.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
+    try:
+        read: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, config=config, **options)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise BackendError(f"the weights of {model.path!r} cannot be loaded: {_first_line(error)}", hint=_path_hint(model)) from None
+    return read
+
+
+def _need_gguf() -> None:
+    try:
+        import gguf  # noqa: F401
+    except ImportError:
+        raise MissingExtra("model.gguf_file needs the package gguf", hint="pip install 'arrowtune[gguf]'") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _path_hint(model: ModelConfig) -> str:
+    return "model.path is a local folder with config.json and safetensors, a hub id, or tiny"

@@ -1,0 +1,54 @@
+"""Laying the model out over the ranks."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from transformers import PreTrainedModel
+
+from arrowtune.backends.config import StrategyConfig
+from arrowtune.backends.fsdp.model import DTYPES
+from arrowtune.backends.fsdp.world import World
+
+
+def shard(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> PreTrainedModel:
+    """Shard the parameters of every layer, then the rest, over all ranks. Gradients are summed, not averaged.
+
+    Args:
+        model: Whole, on the CPU, the same on every rank.
+        strategy: Compute dtype and activation checkpointing.
+        world: The ranks.
+    """
+    if strategy.activation_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.to(world.device)
+    policy = _precision(model, strategy, world)
+    for layer in layers_of(model):
+        fully_shard(layer, mesh=world.mesh, mp_policy=policy)
+    fully_shard(model, mesh=world.mesh, mp_policy=policy)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            # The loss is divided by the weight of the global batch already; what is left to do over ranks is a sum.
+            module.set_gradient_divide_factor(1.0)
+    return model
+
+
+def layers_of(model: PreTrainedModel) -> list[nn.Module]:
+    """The repeated blocks, by the class names that the model declares as not to be split."""
+    names = set(model._no_split_modules or ())
+    return [module for module in model.modules() if type(module).__name__ in names]
+
+
+def compute_dtype(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> torch.dtype:
+    """Of activations and matrix products."""
+    if strategy.compute_dtype != "auto":
+        return DTYPES[strategy.compute_dtype]
+    return torch.bfloat16 if world.device.type == "cuda" else model.dtype
+
+
+def _precision(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> MixedPrecisionPolicy:
+    compute = compute_dtype(model, strategy, world)
+    if compute == model.dtype == torch.float32:
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)

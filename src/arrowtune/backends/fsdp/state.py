@@ -1,0 +1,58 @@
+"""Saving and restoring model, optimizer and random state, sharded, for any number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from transformers import PreTrainedModel
+
+from arrowtune.backends.fsdp.world import World
+from arrowtune.errors import CheckpointError
+
+
+def save_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> None:
+    """Write this rank's shards into `folder`; every rank calls it."""
+    weights, moments = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=str(folder))
+    save_file(_random_state(world), str(_random_file(folder, world.rank)))
+
+
+def load_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> None:
+    """Restore what `save_state` wrote, at any number of ranks.
+
+    A rank that did not exist then keeps the random state it was seeded with.
+
+    Raises:
+        CheckpointError: The checkpoint is of another model.
+    """
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments}
+    try:
+        dcp.load(state, checkpoint_id=str(folder))
+    except (RuntimeError, ValueError, KeyError, dcp.CheckpointException) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise CheckpointError(f"{folder} does not fit the model: {reason}", hint="continue with the model it was saved from") from error
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    if _random_file(folder, world.rank).exists():
+        _restore_random(load_file(str(_random_file(folder, world.rank))), world)
+
+
+def _random_file(folder: Path, rank: int) -> Path:
+    return folder / f"random-{rank}.safetensors"
+
+
+def _random_state(world: World) -> dict[str, torch.Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if world.device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(world.device)
+    return state
+
+
+def _restore_random(state: dict[str, torch.Tensor], world: World) -> None:
+    torch.set_rng_state(state["cpu"])
+    if world.device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], world.device)
