@@ -51,8 +51,7 @@ def deal(lengths: Ints, assigned: Ints, capacity: int, world: int, *, spread: bo
             assigned = np.empty_like(assigned)
             assigned[order] = evenly
     filled = rows_of(assigned)
-    totals = np.zeros(slots, dtype=np.int64)
-    totals[: len(filled)] = [costs[row].sum() for row in filled]
+    totals = np.bincount(assigned, weights=costs, minlength=slots)
     filled += [np.zeros(0, dtype=np.int64)] * (slots - len(filled))
     # The dearest first: a micro-step that does not fit the device's memory is found at once, not at the end.
     ranked = np.argsort(-totals, kind="stable").reshape(micro_steps, world)

@@ -7,6 +7,7 @@ lengths of real chats about the optimum. Each works in O(n log capacity) or O(n 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,9 @@ def _narrow(values: Ints, most: int) -> npt.NDArray[np.integer[Any]]:
 
 def rows_of(assigned: Ints) -> list[Ints]:
     """The examples of each row, in the order of the step."""
-    if not len(assigned):
-        return []
     order = np.argsort(assigned, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(assigned))[:-1])
+    ends = np.cumsum(np.bincount(assigned)).tolist() if len(assigned) else []
+    return [order[start:end] for start, end in pairwise([0, *ends])]
 
 
 def lower_bound(lengths: Ints, capacity: int) -> int:
