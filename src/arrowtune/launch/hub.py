@@ -62,6 +62,8 @@ class Hub:
         self._timer: threading.Timer | None = None
         # Reentrant: a signal handler takes it on the main thread, which may be holding it.
         self._lock = threading.RLock()
+        self._quiet = threading.Condition(self._lock)
+        self._attended = 0
 
     @property
     def address(self) -> str:
@@ -82,6 +84,11 @@ class Hub:
             for _, connection in self._ranks.values():
                 _send_end(connection)
 
+    def drain(self, seconds: float = 5.0) -> None:
+        """Once the processes of all ranks are gone, wait until their last words are read."""
+        with self._quiet:
+            self._quiet.wait_for(lambda: self._attended == 0, seconds)
+
     def close(self) -> None:
         """End what still lives and let go of the socket."""
         if self._timer is not None:
@@ -98,9 +105,20 @@ class Hub:
                 return
             except EOFError:
                 continue
+            with self._lock:
+                self._attended += 1
             threading.Thread(target=self._attend, args=(connection,), daemon=True).start()
 
     def _attend(self, connection: Connection) -> None:
+        try:
+            self._listen(connection)
+        finally:
+            connection.close()
+            with self._quiet:
+                self._attended -= 1
+                self._quiet.notify_all()
+
+    def _listen(self, connection: Connection) -> None:
         try:
             rank, pid = connection.recv()
         except (EOFError, OSError):

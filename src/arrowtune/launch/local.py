@@ -52,6 +52,7 @@ def launch(entry: str, payload: Any, *, devices: int, logs: Path | None = None) 
     with open_hub() as hub, forwarded_signals(hub), _quiet_elastic():
         task = Task(hub.address, os.getpid(), entry, pickle.dumps(payload), logs.absolute() if logs else None)
         failed = _run_elastic(task, devices, hub.folder)
+        hub.drain()
     return _conclude(hub, failed, devices, logs)
 
 
