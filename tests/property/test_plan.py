@@ -195,7 +195,11 @@ def test_a_thousand_ranks_each_know_their_rows_alone() -> None:
     assert [row.tolist() for row in rows] == [dealt[rank][0].tolist() for rank in range(0, 1024, 64)]
 
 
-@given(lengths=st.lists(st.integers(1, CAPACITY), min_size=1, max_size=60), world=st.integers(1, 8), packing=packings)
+@given(
+    lengths=st.lists(st.integers(1, CAPACITY), min_size=1, max_size=60).filter(lambda found: max(found) > 1),
+    world=st.integers(1, 8),
+    packing=packings,
+)
 def test_an_eval_set_is_read_once_by_all_ranks_together(lengths: list[int], world: int, packing: str) -> None:
     store = ArrayExamples.of_lengths(lengths)
     plan = EvalPlan(store, CAPACITY, packing)
@@ -210,3 +214,9 @@ def test_an_eval_set_of_several_windows() -> None:
     plan = EvalPlan(ArrayExamples.of_lengths([3] * 2500), 40)
     assert plan.windows == 3
     assert sum(batch.tokens for rank in range(2) for batch in plan.batches(rank, 2)) == 7500
+
+
+@pytest.mark.parametrize("store", [ArrayExamples([]), ArrayExamples([[1, 2], [3, 4]], [[0, 0], [1, 0]])])
+def test_an_eval_set_without_a_trained_token_is_refused(store: ArrayExamples) -> None:
+    with pytest.raises(PlanError, match="'source' has no token to measure"):
+        EvalPlan(store, 40)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +205,37 @@ def test_the_console_shows_events_and_evaluations_literally(tmp_path: Path, caps
     first, second = capsys.readouterr().err.splitlines()
     assert first == "step   0/200  checkpoint: path [bold]/a/very/long/path" + "/x" * 100
     assert second == "step  10/200  eval holdout: loss 1.2500  over 12.3k trained tokens  in 3.0s"
+
+
+def test_a_terminal_gets_a_bar_that_is_gone_at_the_end(tmp_path: Path) -> None:
+    code = """
+from pathlib import Path
+from arrowtune.track import open_trackers
+from arrowtune.track.config import TrackerConfig
+from arrowtune.types import StepStats
+tracker = open_trackers([TrackerConfig(name="console")], Path("."), 3, 0)
+for step in (1, 2, 3):
+    tracker.train(StepStats(step, 1.5, 1.0, 0.1, 1e-5, 100, 50, 2, 0, 0.1, "ab", step / 3, {}))
+tracker.close()
+"""
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], stderr=theirs, stdout=subprocess.PIPE, env=environment, cwd=tmp_path, check=True
+    )
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    os.close(ours)
+    text = shown.decode()
+    assert result.stdout == b""
+    assert [f"step {step}/3" in text for step in (1, 2, 3)] == [True] * 3
+    assert "3/3" in text
+    # The cursor is shown again, and the line of the bar is erased.
+    assert "\x1b[?25h" in text
+    assert text.rstrip().endswith("\x1b[2K")
 
 
 def test_short_forms() -> None:

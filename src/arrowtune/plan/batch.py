@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,12 @@ def make_batches(stores: Sequence[Examples], refs: Refs, rows: Sequence[Row], al
     Returns:
         One batch per row.
     """
-    tokens = gather(stores, refs[np.concatenate([*rows, np.zeros(0, np.int64)]).astype(np.int64)])
-    batches, first = [], 0
+    everything = np.concatenate([*rows, np.zeros(0, np.int64)])
+    laid = _lay_out(gather(stores, refs[everything]), align) if len(everything) else None
+    batches, document = [], 0
     for row in rows:
-        last = first + len(row)
-        batches.append(_batch(tokens, first, last, align) if len(row) else _nothing(align))
-        first = last
+        batches.append(_cut(laid, document, document + len(row)) if laid is not None and len(row) else _nothing(align))
+        document += len(row)
     return batches
 
 
@@ -61,39 +61,64 @@ def gather(stores: Sequence[Examples], refs: Refs) -> Tokens:
     return Tokens(input_ids, loss_weights, offsets)
 
 
-def _batch(tokens: Tokens, first: int, last: int, align: int) -> Batch:
-    offsets = tokens.offsets[first : last + 1]
-    span = slice(offsets[0], offsets[-1])
-    bounds = offsets - offsets[0]
-    input_ids, targets, loss_weights = _shift(tokens.input_ids[span], tokens.loss_weights[span], bounds[1:])
-    padding = 0
-    if align > 1:
-        lengths = np.diff(bounds)
-        padded = -(-lengths // align) * align
-        places = np.repeat(_offsets(padded)[:-1] - bounds[:-1], lengths) + np.arange(len(input_ids))
-        padding = int(padded.sum() - lengths.sum())
-        size = len(input_ids) + padding
-        input_ids, targets = _spread(input_ids, places, size), _spread(targets, places, size)
-        loss_weights = _spread(loss_weights, places, size)
-        # A document and the padding behind it take turns; padding of no length is no document.
-        pieces = np.stack([lengths, padded - lengths], axis=1).ravel()
-        bounds = _offsets(pieces[pieces > 0])
-    positions = np.arange(len(input_ids)) - np.repeat(bounds[:-1], np.diff(bounds))
-    return Batch(input_ids, targets, loss_weights, positions, bounds.astype(np.int32), padding)
+class _Laid(NamedTuple):
+    """All documents of a rank's step, shifted and aligned, end to end; micro-batches are slices of it.
+
+    Attributes:
+        input_ids, targets, loss_weights, position_ids: As in `Batch`.
+        lengths: int64[documents].
+        starts: int64[documents + 1], where each document starts, its padding behind it.
+    """
+
+    input_ids: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64]
+    loss_weights: npt.NDArray[np.float32]
+    position_ids: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
 
 
-def _shift(
-    ids: npt.NDArray[np.int32], weights: npt.NDArray[np.float32], ends: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def _lay_out(tokens: Tokens, align: int) -> _Laid:
+    lengths = np.diff(tokens.offsets)
+    padded = -(-lengths // align) * align
+    starts = _offsets(padded)
+    input_ids, targets, loss_weights = _shift(tokens)
+    if starts[-1] > len(input_ids):
+        places = np.repeat(starts[:-1] - tokens.offsets[:-1], lengths) + np.arange(len(input_ids))
+        input_ids, targets = _spread(input_ids, places, starts[-1]), _spread(targets, places, starts[-1])
+        loss_weights = _spread(loss_weights, places, starts[-1])
+    bounds = _bounds(lengths, padded)
+    positions = np.arange(bounds[-1])
+    positions -= np.repeat(bounds[:-1], np.diff(bounds))
+    return _Laid(input_ids, targets, loss_weights, positions, lengths, starts)
+
+
+def _cut(laid: _Laid, first: int, last: int) -> Batch:
+    """The micro-batch of consecutive documents."""
+    lengths, starts = laid.lengths[first:last], laid.starts[first : last + 1]
+    span = slice(starts[0], starts[-1])
+    bounds = _bounds(lengths, np.diff(starts)).astype(np.int32)
+    padding = int(starts[-1] - starts[0] - lengths.sum())
+    return Batch(laid.input_ids[span], laid.targets[span], laid.loss_weights[span], laid.position_ids[span], bounds, padding)
+
+
+def _bounds(lengths: npt.NDArray[np.int64], padded: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where documents begin and end. The padding behind a document is one of its own; that of no length is none."""
+    pieces = np.stack([lengths, padded - lengths], axis=1).ravel()
+    return _offsets(pieces[pieces > 0])
+
+
+def _shift(tokens: Tokens) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Inputs, targets and the targets' weights. The last position of a document predicts nothing."""
-    input_ids = ids.astype(np.int64)
+    last = tokens.offsets[1:] - 1
+    input_ids = tokens.input_ids.astype(np.int64)
     targets = np.empty_like(input_ids)
     targets[:-1] = input_ids[1:]
-    targets[ends - 1] = 0
-    shifted = np.empty_like(weights)
-    shifted[:-1] = weights[1:]
-    shifted[ends - 1] = 0.0
-    return input_ids, targets, shifted
+    targets[last] = 0
+    loss_weights = np.empty(len(input_ids), dtype=np.float32)
+    loss_weights[:-1] = tokens.loss_weights[1:]
+    loss_weights[last] = 0.0
+    return input_ids, targets, loss_weights
 
 
 def _spread(array: npt.NDArray[T], places: npt.NDArray[np.int64], size: int) -> npt.NDArray[T]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from arrowtune.errors import PlanError
 from arrowtune.plan.batch import make_batches
 from arrowtune.plan.deal import deal
 from arrowtune.plan.order import Refs
@@ -26,6 +27,9 @@ class EvalPlan:
         capacity: Positions of a micro-batch row.
         packing: As `batch.packing`.
         align: Every document takes up a multiple of so many positions.
+
+    Raises:
+        PlanError: An example that no row can hold, or nothing to measure.
     """
 
     store: Examples
@@ -35,6 +39,11 @@ class EvalPlan:
 
     def __post_init__(self) -> None:
         check_fits(self.store, self.capacity, self.align)
+        if not self.trained_tokens:
+            raise PlanError(
+                f"the evaluation set {self.name!r} has no token to measure the loss of",
+                hint="leave it out of data.eval, or see the skipped rows of `arrowtune prepare`",
+            )
 
     @property
     def name(self) -> str:
