@@ -15,6 +15,7 @@ REASONS: Mapping[str, str] = {
     "template_error": "the chat template refused the conversation",
     "spans_unproved": "the template does not show where the assistant turns begin and end",
     "no_end_of_turn": "the template ends a trained turn without an end-of-turn token",
+    "tool_calls_ignored": "the chat template does not write tool calls",
     "control_text": "the content spells control tokens",
     "control_text_unproved": "the content spells control tokens, and they could not be kept apart from the template's own",
 }

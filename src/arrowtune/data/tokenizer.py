@@ -31,13 +31,14 @@ class AddedToken:
         id: The id.
         text: What is matched.
         special: BOS, EOS, turn and role markers, as the tokenizer flags them.
-        strips: It swallows white space beside it, or only matches whole words: its text alone does not say what it covers.
+        lstrip, rstrip: It swallows the white space before or after it.
     """
 
     id: int
     text: str
     special: bool
-    strips: bool
+    lstrip: bool = False
+    rstrip: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,8 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> TokenizerF
 
 
 def _added_token(token: Mapping[str, Any]) -> AddedToken:
-    strips = any(token.get(name, False) for name in ("lstrip", "rstrip", "single_word"))
-    return AddedToken(int(token["id"]), token["content"], bool(token.get("special")), strips)
+    special, left, right = (bool(token.get(name)) for name in ("special", "lstrip", "rstrip"))
+    return AddedToken(int(token["id"]), token["content"], special, left, right)
 
 
 def _steps(part: Any, inner: str) -> list[dict[str, Any]]:
@@ -249,7 +250,8 @@ def _converted(path: str, folder: Path | None, gguf: str | None, revision: str |
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(f"{out.name}.{os.getpid()}")
-    done = subprocess.run([sys.executable, "-c", _CONVERT, json.dumps({**job, "out": str(aside)})], capture_output=True, text=True)
+    command = [sys.executable, "-c", _CONVERT, json.dumps({**job, "out": str(aside)})]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 or not (aside / "tokenizer.json").is_file():
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1][:300]
         raise ConfigError(
@@ -269,7 +271,8 @@ def _stamps(folder: Path | None, gguf: str | None) -> list[Any]:
     """Size and time of the files a conversion reads, so that a changed file is converted again."""
     if folder is None:
         return []
-    names = [gguf] if gguf else sorted(path.name for path in folder.iterdir() if "token" in path.name or path.suffix in {".model", ".txt"})
+    kinds = {".model", ".txt"}
+    names = [gguf] if gguf else sorted(path.name for path in folder.iterdir() if "token" in path.name or path.suffix in kinds)
     stats = [(name, (folder / name).stat()) for name in names if (folder / name).is_file()]
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
 

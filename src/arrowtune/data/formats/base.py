@@ -11,6 +11,16 @@ from arrowtune.types import Completion, Conversation, Message, Origin, Record, S
 
 Parsed = Conversation | Completion | Skip
 
+_KINDS: Mapping[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
+
 
 class Format(Protocol):
     """A shape of rows.
@@ -20,8 +30,11 @@ class Format(Protocol):
         columns: The columns it reads; a source may rename them.
     """
 
-    name: str
-    columns: tuple[str, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
 
     def matches(self, columns: frozenset[str]) -> bool:
         """Whether rows with these columns are of this shape."""
@@ -51,8 +64,7 @@ def bad(origin: Origin, field: str, reason: str, hint: str = "") -> FormatError:
 
 def kind(value: Any) -> str:
     """The name of a value's type as JSON calls it."""
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number", type(None): "null"}
-    return names.get(type(value), f"a {type(value).__name__}")
+    return _KINDS.get(type(value), f"a {type(value).__name__}")
 
 
 def column(record: Record, columns: Mapping[str, str], name: str) -> Any:
@@ -99,12 +111,14 @@ def from_json(value: str, field: str, origin: Origin) -> Any:
         raise bad(origin, field, "is a string that is not JSON") from None
 
 
-def tools(value: Any, field: str, origin: Origin) -> Sequence[Any] | None:
-    """The tools of a row: a list, a JSON string of one, or nothing; an empty list is nothing.
+def tools(record: Record, columns: Mapping[str, str], origin: Origin) -> Sequence[Any] | None:
+    """The `tools` column: a list, a JSON string of one, or nothing; an empty list is nothing.
 
     Raises:
         FormatError: It is anything else, or an entry is not an object.
     """
+    field = columns.get("tools", "tools")
+    value = record.get(field)
     if value is None or value == "":
         return None
     found = listing(value, field, origin)
@@ -114,12 +128,14 @@ def tools(value: Any, field: str, origin: Origin) -> Sequence[Any] | None:
     return found or None
 
 
-def kwargs(value: Any, field: str, origin: Origin) -> Mapping[str, Any]:
-    """Template arguments of a row: an object, a JSON string of one, or nothing.
+def kwargs(record: Record, columns: Mapping[str, str], origin: Origin) -> Mapping[str, Any]:
+    """The `chat_template_kwargs` column: an object of template arguments, a JSON string of one, or nothing.
 
     Raises:
         FormatError: It is anything else.
     """
+    field = columns.get("chat_template_kwargs", "chat_template_kwargs")
+    value = record.get(field)
     if value is None or value == "":
         return {}
     if isinstance(value, str):

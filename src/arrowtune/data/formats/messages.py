@@ -14,7 +14,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 _SWITCHES = ("train", "weight", "loss_mask")
 _OWN = frozenset({"role", "content", "tool_calls", *_SWITCHES})
 _MISSPELT = frozenset({"trainable", "training", "train_on", "is_trained", "mask", "loss", "loss_weight", "no_loss", "masked"})
-_IMAGES = frozenset({"image", "image_url", "video", "audio", "input_audio", "input_image", "video_url"})
+_MEDIA = frozenset({"image", "image_url", "video", "audio", "input_audio", "input_image", "video_url"})
 
 
 class MessagesFormat:
@@ -38,8 +38,8 @@ class MessagesFormat:
             [parse_message(item, f"{field}[{index}]", origin) for index, item in enumerate(items)],
             origin,
             base.text(record, columns, "system", origin),
-            base.tools(base.column(record, columns, "tools"), columns.get("tools", "tools"), origin),
-            base.kwargs(base.column(record, columns, "chat_template_kwargs"), columns.get("chat_template_kwargs", "chat_template_kwargs"), origin),
+            base.tools(record, columns, origin),
+            base.kwargs(record, columns, origin),
         )
 
 
@@ -76,11 +76,13 @@ def _content(value: Any, field: str, origin: Origin) -> str | Sequence[Mapping[s
             part = {"type": "text", "text": part}
         if not isinstance(part, Mapping):
             raise bad(origin, f"{field}[{index}]", f"must be a part such as {{type: text, text: ...}}, not {kind(part)}")
-        if part.get("type") in _IMAGES:
-            raise bad(origin, f"{field}[{index}]", f"is a part of type {part['type']}; only text is trained", "remove the row or the part")
+        shown = _MEDIA & {part.get("type"), *(key for key, entry in part.items() if entry is not None)}
+        if shown:
+            raise bad(origin, f"{field}[{index}]", f"holds {min(shown)}; only text is trained", "leave out rows with media")
         if not isinstance(part.get("text"), str):
             raise bad(origin, f"{field}[{index}].text", "must be a string")
-        parts.append({"type": part.get("type", "text"), "text": part["text"]} if any(v is None for v in part.values()) else part)
+        # Readers of typed tables fill absent keys with null; templates test whether a key is there.
+        parts.append({key: entry for key, entry in part.items() if entry is not None})
     return parts
 
 
@@ -127,7 +129,7 @@ def _switch(name: str, value: Any, field: str, origin: Origin) -> float:
         if not isinstance(value, bool):
             raise bad(origin, field, f"must be true or false, not {value!r}")
         return float(value)
-    if isinstance(value, bool) and name == "weight" or not isinstance(value, int | float):
+    if (isinstance(value, bool) and name == "weight") or not isinstance(value, int | float):
         raise bad(origin, field, f"must be a number, not {kind(value)}")
     if name == "loss_mask" and value not in (0, 1):
         raise bad(origin, field, f"must be 0 or 1, not {value!r}")

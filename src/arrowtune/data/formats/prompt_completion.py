@@ -33,8 +33,8 @@ class PromptCompletionFormat:
             [*(replace(turn, weight=0.0) for turn in before), *after],
             origin,
             base.text(record, columns, "system", origin),
-            base.tools(base.column(record, columns, "tools"), columns.get("tools", "tools"), origin),
-            base.kwargs(base.column(record, columns, "chat_template_kwargs"), columns.get("chat_template_kwargs", "chat_template_kwargs"), origin),
+            base.tools(record, columns, origin),
+            base.kwargs(record, columns, origin),
         )
 
 

@@ -14,10 +14,8 @@ from arrowtune.types import Message, Origin, Record
 _ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("human", "user", "prompter", "question", "input", "instruction"), "user"),
-    **dict.fromkeys(
-        ("gpt", "assistant", "chatgpt", "bing", "bard", "claude", "gemini", "model", "bot", "ai", "answer", "output", "response", "gpt4", "gpt-4"),
-        "assistant",
-    ),
+    **dict.fromkeys(("gpt", "gpt4", "gpt-4", "assistant", "chatgpt", "bing", "bard", "claude", "gemini", "model"), "assistant"),
+    **dict.fromkeys(("bot", "ai", "answer", "output", "response"), "assistant"),
     **dict.fromkeys(("tool", "observation", "tool_response", "function_response", "function", "ipython", "tool_result"), "tool"),
     **dict.fromkeys(("function_call", "tool_call", "function-call", "tool_calls"), "function_call"),
 }
@@ -45,8 +43,8 @@ class ShareGPTFormat:
             _without_empty(turns),
             origin,
             base.text(record, columns, "system", origin),
-            base.tools(base.column(record, columns, "tools"), columns.get("tools", "tools"), origin),
-            base.kwargs(base.column(record, columns, "chat_template_kwargs"), columns.get("chat_template_kwargs", "chat_template_kwargs"), origin),
+            base.tools(record, columns, origin),
+            base.kwargs(record, columns, origin),
         )
 
 
@@ -62,8 +60,10 @@ def _turn(item: Any, field: str, origin: Origin) -> Message:
     value = item["value"] if item.get("value") is not None else item.get("content")
     rest = {key: entry for key, entry in item.items() if key not in ("from", "role", "value", "content")}
     if role == "function_call":
-        return parse_message({**rest, "role": "assistant", "content": "", "tool_calls": _calls(value, f"{field}.value", origin)}, field, origin)
-    return parse_message({**rest, "role": role, "content": "" if value is None and not rest.get("tool_calls") else value}, field, origin)
+        calls = _calls(value, f"{field}.value", origin)
+        return parse_message({**rest, "role": "assistant", "content": "", "tool_calls": calls}, field, origin)
+    content = "" if value is None and not rest.get("tool_calls") else value
+    return parse_message({**rest, "role": role, "content": content}, field, origin)
 
 
 def _calls(value: Any, field: str, origin: Origin) -> list[Any]:

@@ -1,58 +1,202 @@
-"""Content that spells control tokens stays text."""
+"""Content that spells control tokens stays text.
+
+In what users, systems and tools say, and in the arguments of tools, no added token is formed. In what assistants say, no
+special token and no marker of a turn is formed; other added tokens (`<think>`, `<tool_call>`) are, since the model must
+produce them. Rows that spell no protected token, nearly all, cost one regular expression over their strings.
+
+A row that does is rendered a second time with a private mark beside every protected literal. The marks say where in the
+render the literals are; without them, that render must be the plain one. The render is then cut at the tokens that may
+be formed, and what is between is encoded without an added vocabulary. The same cutting with every token formed must give
+the ids of the tokenizer itself, or the row is not used.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from arrowtune.data.render.engine import Engine
-from arrowtune.data.render.probe import TurnRules
+from arrowtune.data.render.engine import Engine, Piece
 from arrowtune.data.render.spans import Unproved
-from arrowtune.data.render.template import ChatTemplate, Shape
 from arrowtune.data.tokenizer import AddedToken
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of a row's text.
-
-    Attributes:
-        text: The stretch.
-        token: The id that it is, where it is a control token.
-        ids: Its ids, where they were found already; None lets the engine encode it.
-    """
-
-    text: str
-    token: int | None = None
-    ids: tuple[int, ...] | None = None
+_PRIVATE = range(0xE000, 0xF8FF)
+_ANSWER_FIELDS = frozenset({"content", "reasoning_content", "thinking", "reasoning"})
+Render = Callable[[Sequence[Mapping[str, Any]], Any, Mapping[str, Any]], str]
 
 
 class ControlText:
-    """Finds and protects control tokens that content spells."""
+    """Finds protected literals in rows, and cuts renders so that they stay text.
 
-    def __init__(self, engine: Engine, added: Sequence[AddedToken]) -> None:
+    Args:
+        engine: The token engine.
+        added: The added vocabulary.
+        markers: Text in which the template opens and closes turns; the added tokens in it are markers.
+    """
+
+    def __init__(self, engine: Engine, added: Sequence[AddedToken], markers: str) -> None:
         self._engine = engine
-        self._texts = sorted((token.text for token in added), key=len, reverse=True)
-        self._special = [token.text for token in added if token.special]
-        self._find = re.compile("|".join(map(re.escape, self._texts)) or "(?!)")
+        self._tokens = {token.text: token for token in added if token.text}
+        shielded = [token for token in self._tokens.values() if token.special or self._is_control(token)]
+        # Thoughts may be opened by the generation prompt, and are the model's to write all the same.
+        marks = [token for token in shielded if token.special or (token.text in markers and "think" not in token.text)]
+        self._everywhere = _pattern(token.text for token in shielded)
+        self._in_answers = _pattern(token.text for token in marks)
+        self._roles: set[str] = set()
+        self._any: re.Pattern[str] | None = None
 
-    def at_end(self, text: str) -> str:
-        """The longest added token that `text` ends with, or ""."""
-        return next((token for token in self._texts if text.endswith(token)), "")
-
-    def at_start(self, text: str) -> str:
-        """The longest added token that `text` starts with, or ""."""
-        return next((token for token in self._texts if text.startswith(token)), "")
-
-    def learn(self, template: ChatTemplate, shape: Shape, rules: TurnRules) -> None:
-        """Nothing yet."""
+    def _is_control(self, token: AddedToken) -> bool:
+        """Whether forming the token differs from encoding its text; white space that got an id of its own is no control."""
+        return not token.text.isspace() and self._engine.encode_plain(token.text).ids != (token.id,)
 
     def spelled(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> bool:
-        """Whether any string of the row spells a protected token."""
-        return any(self._find.search(m["content"]) for m in messages if isinstance(m.get("content"), str))
+        """Whether any string of a row spells a protected token."""
+        everywhere, in_answers, roles = self._everywhere.search, self._in_answers.search, self._roles
+        for message in messages:
+            role = message["role"]
+            if role not in roles:
+                if everywhere(role):
+                    return True
+                roles.add(role)
+            answer = role == "assistant"
+            for key, value in message.items():
+                if key == "role":
+                    continue
+                search = in_answers if answer and key in _ANSWER_FIELDS else everywhere
+                if search(value) if type(value) is str else any(map(search, _strings(value))):
+                    return True
+        return any(map(everywhere, _strings(tools))) or any(map(everywhere, _strings(kwargs)))
 
-    def cut(self, text: str, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any], render: Callable[..., str]) -> tuple[Piece, ...]:
-        """Pieces."""
-        raise Unproved("control_text_unproved", "not kept apart")
+    def cut(
+        self, text: str, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any], render: Render
+    ) -> tuple[Piece, ...]:
+        """The pieces of a render in which protected literals stay text.
+
+        Args:
+            text: The render.
+            messages: What was rendered: the turns,
+            tools: the tools,
+            kwargs: and the row's own template arguments.
+            render: Renders the like.
+
+        Raises:
+            Unproved: The literals cannot be told from the template's own tokens.
+        """
+        after, before = (chr(point) for point in _free_points(text))
+        mark = _Marker(self._everywhere, after, before)
+        lean = _Marker(self._in_answers, after, before)
+        marked = [_marked_message(message, mark, lean) for message in messages]
+        noted = render(marked, mark.value(tools), {key: mark.value(value) for key, value in kwargs.items()})
+        if noted.replace(after, "").replace(before, "") != text:
+            raise Unproved("control_text_unproved", "the template renders the conversation otherwise when control text is marked")
+        found = list(self._matches(text))
+        whole = self._pieces(text, found)
+        if [token for piece in whole for token in piece.ids or ()] != self._engine.encode([text]).ids.tolist():
+            raise Unproved("control_text_unproved", "this tokenizer's added tokens cannot be cut out of a text")
+        shielded = _shielded(noted, after, before, found)
+        return self._pieces(text, [match for match in found if match not in shielded])
+
+    def _matches(self, text: str) -> Iterator[tuple[int, int]]:
+        if self._any is None:
+            self._any = _pattern(self._tokens)
+        return (match.span() for match in self._any.finditer(text))
+
+    def _pieces(self, text: str, formed: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
+        pieces: list[Piece] = []
+        at = 0
+        for start, end in formed:
+            token = self._tokens[text[start:end]]
+            if token.lstrip:
+                start = max(at, len(text[:start].rstrip()))
+            if token.rstrip:
+                end = len(text) - len(text[end:].lstrip())
+            if start > at:
+                pieces.append(self._engine.encode_plain(text[at:start]))
+            pieces.append(Piece(text[start:end], (token.id,), (0,)))
+            at = end
+        if at < len(text):
+            pieces.append(self._engine.encode_plain(text[at:]))
+        return tuple(pieces)
+
+
+class _Marker:
+    """Puts a mark beside every literal: after it, or before it where it ends its string.
+
+    So a string still begins and ends with what it did, which is what templates test.
+    """
+
+    def __init__(self, pattern: re.Pattern[str], after: str, before: str) -> None:
+        self._find, self._after, self._before = pattern, after, before
+
+    def text(self, value: str) -> str:
+        end = len(value.rstrip())
+        return self._find.sub(lambda m: self._before + m[0] if m.end() >= end and m.start() > 0 else m[0] + self._after, value)
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.value(key): self.value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in value]
+        return value
+
+
+def _marked_message(message: Mapping[str, Any], mark: _Marker, lean: _Marker) -> dict[str, Any]:
+    answer = message["role"] == "assistant"
+    return {key: (lean if answer and key in _ANSWER_FIELDS else mark).value(value) for key, value in message.items()}
+
+
+def _shielded(noted: str, after: str, before: str, found: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+    """The matches that marks stand beside."""
+    by_start, by_end = {span[0]: span for span in found}, {span[1]: span for span in found}
+    shielded = set()
+    for shift, match in enumerate(re.finditer(f"[{after}{before}]", noted)):
+        place = match.start() - shift
+        span = by_end.get(place) if match[0] == after else by_start.get(place)
+        if span is None:
+            raise Unproved("control_text_unproved", "control text runs into the template's own")
+        shielded.add(span)
+    return shielded
+
+
+def _free_points(text: str) -> tuple[int, int]:
+    """Two private characters that a text does not hold."""
+    free = [point for point in _PRIVATE if chr(point) not in text][:2]
+    if len(free) < 2:
+        raise Unproved("control_text_unproved", "the text uses up the private characters")
+    return free[0], free[1]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+def _pattern(words: Iterable[str]) -> re.Pattern[str]:
+    """A regular expression for the leftmost longest of many words; a trie, since alternatives are tried one by one."""
+    trie: dict[str, Any] = {}
+    for word in words:
+        node = trie
+        for letter in word:
+            node = node.setdefault(letter, {})
+        node[""] = {}
+    return re.compile(_trie_source(trie) if trie else "(?!)")
+
+
+def _trie_source(node: dict[str, Any]) -> str:
+    run = ""
+    while len(node) == 1 and "" not in node:
+        ((letter, node),) = node.items()
+        run += re.escape(letter)
+    branches = [re.escape(letter) + _trie_source(child) for letter, child in node.items() if letter]
+    if not branches:
+        return run
+    return f"{run}(?:{'|'.join(branches)}){'?' if '' in node else ''}"

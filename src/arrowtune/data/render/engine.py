@@ -61,6 +61,21 @@ class Ids:
     referred: int
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a row's text.
+
+    Attributes:
+        text: The stretch.
+        ids: Its tokens, where they are known; None leaves them to the engine.
+        starts: The byte of the stretch where each of those tokens begins.
+    """
+
+    text: str
+    ids: tuple[int, ...] | None = None
+    starts: tuple[int, ...] = ()
+
+
 class Engine:
     """Encodes with added tokens and without special ones around.
 
@@ -114,13 +129,16 @@ class Engine:
             return Ids(ids, offsets, ends[:-1], base, 0)
         return self._mend(texts, Ids(ids, offsets, ends[:-1], base, len(wrong)), wrong)
 
-    def encode_plain(self, text: str) -> list[int]:
-        """Ids of a text in which no added token is formed."""
-        if not text:
-            return []
+    def encode_plain(self, text: str) -> Piece:
+        """A text in which no added token is formed."""
         if self.fast:
-            return list(self._fast.encode_segments([(text, False)]).ids)
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+            ids = self._fast.encode_segments([(text, False)]).ids
+            ends = np.cumsum(self._lengths[ids])
+            if not ids or (ends[-1] == len(text.encode()) and (text.isascii() or unicodedata.is_normalized("NFC", text))):
+                return Piece(text, tuple(ids), (0, *ends[:-1].tolist()) if ids else ())
+        encoding = self._plain.encode(text, add_special_tokens=False)
+        places = utf8_places(text)
+        return Piece(text, tuple(encoding.ids), tuple(int(places[start]) for start, _ in encoding.offsets))
 
     def prefix(self) -> list[int]:
         """The tokens that the tokenizer puts before a text of its own accord, such as BOS."""
@@ -138,8 +156,8 @@ class Engine:
         """The text of ids, special tokens included."""
         return str(self._reference.decode(list(ids), skip_special_tokens=False))
 
-    def token_bytes(self, ids: Sequence[int]) -> list[str]:
-        """The text of every single id, for a preview."""
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of every single id, for people; bytes that are no whole character show as U+FFFD."""
         return [self.decode([token]) for token in ids]
 
     def _flat(self, texts: Sequence[str]) -> tuple[Int32, Int64]:
@@ -201,7 +219,7 @@ def _open_fast(files: TokenizerFiles) -> tuple[Any, str]:
         return None, "the package fastokens is not installed"
     try:
         return fastokens.Tokenizer.from_file(str(files.json_path)), ""
-    except Exception as error:  # the engine refuses tokenizers that it does not know, each in its own way
+    except Exception as error:  # noqa: BLE001 - the engine refuses tokenizers that it does not know, each in its own way
         return None, f"fastokens cannot load this tokenizer: {error}"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 import jinja2.ext
 import jinja2.parser
+import jinja2.runtime
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -29,7 +30,7 @@ ENTER, LEAVE, GENERATE, GENERATED = "arrowtune_enter", "arrowtune_leave", "arrow
 class _Generation(jinja2.ext.Extension):
     """`{% generation %}`: a scope of its own, as in transformers, but written straight to the output so that it can be marked."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 
     def parse(self, parser: jinja2.parser.Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -63,6 +64,35 @@ class _Namespace(jinja2.utils.Namespace):
         jinja2.utils.Namespace.__setitem__(self, name, value)
 
 
+_DICT_NAMES = frozenset(dir(dict))
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with its two hottest questions answered once per type: most of a render's time goes into them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._safe: dict[tuple[type, str], bool] = {}
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute not in _DICT_NAMES:
+            # What the sandbox does after the attribute lookup has failed.
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if type(obj) not in _PLAIN_TYPES:
+            return super().is_safe_attribute(obj, attr, value)
+        key = (type(obj), attr)
+        if (safe := self._safe.get(key)) is None:
+            safe = self._safe[key] = super().is_safe_attribute(obj, attr, value)
+        return safe
+
+
+_PLAIN_TYPES = frozenset({str, list, dict, tuple, int, float, bool, type(None), jinja2.runtime.LoopContext})
+"""For values of these types the answer depends on the type and the name alone."""
+
+
 def _check_name(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
         raise jinja2.exceptions.SecurityError(f"a template cannot store the underscored name {name!r} in a namespace")
@@ -88,43 +118,48 @@ def _clock(date: str | None) -> Callable[[str], str]:
     return strftime_now
 
 
-def compile_template(source: str, date: str | None, marks: dict[str, Callable[..., Any]]) -> tuple[jinja2.Template, nodes.Template]:
+@jinja2.pass_context
+def _no_mark(context: Any, value: Any) -> None:
+    """Stands in for the marks of generation blocks."""
+
+
+def compile_template(source: str, date: str | None, marks: dict[str, Callable[..., Any]] | None) -> jinja2.Template:
     """Compile a chat template with marks.
 
     Args:
         source: The template.
         date: The day (YYYY-MM-DD) that `strftime_now` tells.
         marks: The four mark functions by filter name; each takes the render's context and the object of the loop.
+            None compiles the template without marks.
 
     Returns:
-        The compiled template, and its syntax tree as written.
+        The compiled template.
 
     Raises:
         RenderError: The template is not valid Jinja; names the line.
     """
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _tojson
-    environment.filters.update(marks)
+    environment.filters.update(marks or dict.fromkeys((ENTER, LEAVE, GENERATE, GENERATED), _no_mark))
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_clock(date), dict=_Dict(), namespace=_Namespace)
     try:
         tree = environment.parse(source)
-        written = environment.parse(source)
-        _mark_loops(tree)
+        if marks is not None:
+            _mark_loops(tree)
         code = environment.compile(tree, "chat_template", "chat_template")
     except jinja2.exceptions.TemplateSyntaxError as error:
         raise RenderError(
             f"the chat template is not valid Jinja: {error.message} at line {error.lineno}",
             hint="correct the template that tokenizer.chat_template or the tokenizer's folder gives",
         ) from None
-    return jinja2.Template.from_code(environment, code, environment.make_globals(None)), written
+    return jinja2.Template.from_code(environment, code, environment.make_globals(None))
 
 
 def _mark(name: str, argument: nodes.Expr) -> nodes.ExprStmt:
     # A filter is bound to a local name by the compiler: half the cost of a sandboxed call.
-    statement = nodes.ExprStmt(nodes.Filter(argument, name, [], [], None, None))
-    return statement.set_lineno(1)  # type: ignore[no-any-return]
+    return nodes.ExprStmt(nodes.Filter(argument, name, [], [], None, None, lineno=1), lineno=1)
 
 
 def _mark_loops(tree: nodes.Template) -> None:
@@ -133,7 +168,7 @@ def _mark_loops(tree: nodes.Template) -> None:
     for loop in (node for node in reached if isinstance(node, nodes.For)):
         if isinstance(loop.target, nodes.Name) and not loop.recursive:
             name = loop.target.name
-            _mark_jumps(loop.body, name)
+            _mark_jumps(loop.body)
             loop.body = [_mark(ENTER, nodes.Name(name, "load")), *loop.body, _mark(LEAVE, nodes.Const(None))]
     direct = {id(node) for node in reached} | {id(node) for loop in reached for node in _direct_inside(loop)}
     for scope in tree.find_all(nodes.Scope):
@@ -160,7 +195,7 @@ def _direct_inside(loop: nodes.Node) -> Iterator[nodes.Node]:
             yield from _direct_inside(node)
 
 
-def _mark_jumps(body: list[nodes.Node], name: str) -> None:
+def _mark_jumps(body: list[nodes.Node]) -> None:
     """`continue` and `break` leave the body too."""
     for index in range(len(body) - 1, -1, -1):
         node = body[index]
@@ -168,9 +203,9 @@ def _mark_jumps(body: list[nodes.Node], name: str) -> None:
             body.insert(index, _mark(LEAVE, nodes.Const(None)))
         elif isinstance(node, nodes.If):
             for part in (node.body, *(branch.body for branch in node.elif_), node.else_):
-                _mark_jumps(part, name)
+                _mark_jumps(part)
         elif isinstance(node, nodes.Scope | nodes.With):
-            _mark_jumps(node.body, name)
+            _mark_jumps(node.body)
 
 
 def _is_mark(statements: list[nodes.Node], name: str) -> bool:

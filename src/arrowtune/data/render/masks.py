@@ -1,104 +1,86 @@
-"""Pieces of rows to flat ids, and spans of characters to weights of tokens."""
+"""Rows to flat ids, and spans of characters to weights of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from arrowtune.data.render.control import Piece
 from arrowtune.data.render.engine import Engine, Ids, Int32, Int64
+from arrowtune.data.render.rows import Job
 from arrowtune.data.render.spans import Span
 
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The tokens of a batch of rows; fields as in `engine.Ids`, one entry per row.
-
-    Attributes:
-        ids, offsets, starts, base, referred: As in `engine.Ids`.
-    """
-
-    ids: Int32
-    offsets: Int64
-    starts: Int64
-    base: Int64
-    referred: int
+_ZERO = np.zeros(1, np.int64)
 
 
-def assemble(rows: Sequence[Sequence[Piece]], engine: Engine) -> Layout:
-    """Encode rows of pieces. Most rows are one piece, and a batch of those is one call of the engine."""
-    texts = [piece.text for row in rows for piece in row if piece.ids is None and piece.token is None]
-    encoded = engine.encode(texts)
-    if len(texts) == len(rows) and all(len(row) == 1 for row in rows):
-        return Layout(encoded.ids, encoded.offsets, encoded.starts, encoded.base, encoded.referred)
-    return _join(rows, encoded)
+def assemble(jobs: Sequence[Job], engine: Engine) -> Ids:
+    """Encode rows. Most are one text, and a batch of those is one call of the engine."""
+    if all(job.pieces is None for job in jobs):
+        return engine.encode([job.text for job in jobs])
+    texts = [piece.text for job in jobs for piece in job.pieces or () if piece.ids is None]
+    return _join(jobs, engine.encode([*(job.text for job in jobs if job.pieces is None), *texts]))
 
 
-def _join(rows: Sequence[Sequence[Piece]], encoded: Ids) -> Layout:
+def _join(jobs: Sequence[Job], encoded: Ids) -> Ids:
+    """Lay out rows of pieces: whole rows come first among the encoded texts, then the pieces that were not encoded yet."""
+    whole, loose = iter(range(len(encoded.offsets))), iter(range(sum(job.pieces is None for job in jobs), len(encoded.offsets)))
     ids: list[Int32] = []
     starts: list[Int64] = []
-    counts, sizes = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    text, byte = 0, 0
-    for k, row in enumerate(rows):
+    counts, sizes = np.zeros(len(jobs), np.int64), np.zeros(len(jobs), np.int64)
+    byte = 0
+    for k, job in enumerate(jobs):
         begin = byte
-        for piece in row:
-            size = len(piece.text.encode())
-            if piece.token is not None or piece.ids is not None:
-                tokens = np.array([piece.token] if piece.token is not None else piece.ids, np.int32)
-                places = np.full(len(tokens), byte, np.int64)
+        for piece in (None,) if job.pieces is None else job.pieces:
+            if piece is not None and piece.ids is not None:
+                ids.append(np.array(piece.ids, np.int32))
+                starts.append(np.array(piece.starts, np.int64) + byte)
+                size = len(piece.text.encode())
             else:
+                text = next(whole) if piece is None else next(loose)
                 part = slice(encoded.offsets[text], encoded.offsets[text + 1])
-                tokens, places = encoded.ids[part], encoded.starts[part] - encoded.base[text] + byte
-                text += 1
-            ids.append(tokens)
-            starts.append(places)
-            counts[k] += len(tokens)
+                ids.append(encoded.ids[part])
+                starts.append(encoded.starts[part] - encoded.base[text] + byte)
+                size = int(encoded.base[text + 1] - encoded.base[text])
+            counts[k] += len(ids[-1])
             byte += size
         sizes[k] = byte - begin
-    zero = np.zeros(1, np.int64)
-    return Layout(
+    return Ids(
         np.concatenate([np.zeros(0, np.int32), *ids]),
-        np.concatenate([zero, np.cumsum(counts)]),
-        np.concatenate([zero[:0], *starts]),
-        np.concatenate([zero, np.cumsum(sizes)]),
+        np.concatenate([_ZERO, np.cumsum(counts)]),
+        np.concatenate([_ZERO[:0], *starts]),
+        np.concatenate([_ZERO, np.cumsum(sizes)]),
         encoded.referred,
     )
 
 
-def weights_of(layout: Layout, spans: Sequence[Sequence[Span]], texts: Sequence[str]) -> tuple[npt.NDArray[np.float32], int]:
+def weights_of(tokens: Ids, jobs: Sequence[Job]) -> tuple[npt.NDArray[np.float32], int]:
     """The loss weight of every token, and how many rows have a token that straddles the start of a span.
 
     A token is trained if it begins inside a span; one that begins before it and ends in it is context.
 
     Args:
-        layout: The tokens.
-        spans: Per row, disjoint and in order, in characters.
-        texts: The text of every row.
+        tokens: The tokens of all rows.
+        jobs: The rows; spans are disjoint and in order.
 
     Returns:
         float32[t] and a count. The first token of every row has weight 0: nothing predicts it.
     """
-    row_of = np.repeat(np.arange(len(spans)), [len(row) for row in spans])
-    edges = np.array([edge for row, text in zip(spans, texts, strict=True) for edge in _byte_edges(row, text)], np.int64).reshape(-1, 2)
-    values = np.array([span[2] for row in spans for span in row], np.float32)
-    edges += layout.base[row_of][:, None]
-    first = np.searchsorted(layout.starts, edges[:, 0])
-    last = np.searchsorted(layout.starts, edges[:, 1])
-    # Tokens of no width sit at the edge between rows; they belong to their own.
-    first = np.maximum(first, layout.offsets[row_of])
-    last = np.clip(last, first, layout.offsets[row_of + 1])
-    inside = np.minimum(first, len(layout.starts) - 1)
-    straddles = (first > layout.offsets[row_of]) & ((first >= len(layout.starts)) | (layout.starts[inside] != edges[:, 0]))
-    # Alternate context and span: repeating is exact, where a running sum of weights would round.
+    row_of = np.repeat(np.arange(len(jobs)), [len(job.spans) for job in jobs])
+    edges = np.array([edge for job in jobs for edge in _byte_edges(job.spans, job.text)], np.int64).reshape(-1, 2)
+    edges += tokens.base[row_of][:, None]
+    # Tokens of no width sit at the edge between rows; a row's search stays inside it.
+    low, high = tokens.offsets[row_of], tokens.offsets[row_of + 1]
+    first, last = np.searchsorted(tokens.starts, edges.T)
+    first, last = np.clip(first, low, high), np.clip(last, low, high)
+    ends = np.append(tokens.starts, tokens.base[-1])
+    straddles = (first > low) & (np.minimum(ends[first], tokens.base[row_of + 1]) != edges[:, 0])
+    # Context and span take turns. Repeating is exact, where a running sum of weights would round.
+    levels = np.zeros(2 * len(row_of) + 1, np.float32)
+    levels[1::2] = [span[2] for job in jobs for span in job.spans]
     bounds = np.stack([first, last], 1).reshape(-1)
-    lengths = np.diff(np.concatenate([np.zeros(1, np.int64), bounds, np.array([len(layout.ids)])]))
-    levels = np.zeros(2 * len(values) + 1, np.float32)
-    levels[1::2] = values
-    weights = np.repeat(levels, lengths)
-    weights[layout.offsets[:-1][np.diff(layout.offsets) > 0]] = 0
+    weights = np.repeat(levels, np.diff(np.concatenate([_ZERO, bounds, [len(tokens.ids)]])))
+    weights[tokens.offsets[:-1][np.diff(tokens.offsets) > 0]] = 0
     return weights, len(np.unique(row_of[straddles]))
 
 

@@ -6,12 +6,20 @@ what form of tool arguments does it want, with what text does inference open an 
 
 from __future__ import annotations
 
-import os.path
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from arrowtune.data.render.template import ChatTemplate, Marked, Shape, TemplateFailure, shape_message
+from arrowtune.data.render.template import (
+    ChatTemplate,
+    Marked,
+    NullPolicy,
+    PartsPolicy,
+    Shape,
+    TemplateFailure,
+    shape_message,
+)
+from arrowtune.data.tokenizer import AddedToken
 from arrowtune.types import Message
 
 _USER, _SYSTEM = Message("user", "Quercus?"), Message("system", "Brief.")
@@ -23,7 +31,11 @@ _TOOLS = [
         "function": {
             "name": "weather",
             "description": "Tells the weather.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "A city."}}, "required": ["city"]},
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "description": "A city."}},
+                "required": ["city"],
+            },
         },
     }
 ]
@@ -40,10 +52,12 @@ class TurnRules:
     """How an assistant turn begins and ends in a template's output.
 
     Attributes:
-        prompts: What inference has written when the model starts to answer, longest first; "" where it writes nothing.
+        prompts: What inference has written when the model starts to answer, longest first.
         headers: What every earlier assistant turn begins with, longest first.
         ends: The tokens that may end a turn.
+        bare: The roles after which inference writes nothing and the model opens its turn itself.
         after: Some ends follow the text of the turn instead of closing it.
+        swallows: The template writes the results of tools into the turn that called them.
         structural: Marks show where the turns are; else only prefixes can.
         tagged: The template has generation tags, which are taken as they are.
     """
@@ -51,48 +65,67 @@ class TurnRules:
     prompts: tuple[str, ...]
     headers: tuple[str, ...]
     ends: tuple[str, ...]
+    bare: frozenset[str]
     after: bool
+    swallows: bool
     structural: bool
     tagged: bool
 
 
 def find_shape(template: ChatTemplate) -> Shape:
     """How messages must be written for this template."""
-    arguments = _arguments_shape(template)
-    parts = _takes_parts(template)
-    for nulls in ("drop", "keep", "empty"):
-        shape = Shape(nulls=nulls, arguments=arguments, parts=parts)  # type: ignore[arg-type]
+    base = replace(_call_shape(template), parts=_parts_shape(template))
+    policies: tuple[NullPolicy, ...] = ("drop", "keep", "empty")
+    for nulls in policies:
+        shape = replace(base, nulls=nulls)
         turns = [_USER, _call(None, _ARGUMENTS), _TOOL]
         marked = _try(template, shape, turns) or _try(template, shape, turns[:2]) or _try(template, shape, turns, tools=_TOOLS)
         if marked is not None and "None" not in marked.text and "null" not in marked.text:
-            return shape
-    return Shape(nulls="empty", arguments=arguments, parts=parts)
+            break
+    return replace(shape, reasoning=_writes_reasoning(template, shape))
 
 
-def _takes_parts(template: ChatTemplate) -> bool:
-    turn = Message("user", [{"type": "text", "text": "Quercus?"}])
-    answer = Message("assistant", [{"type": "text", "text": "Alpha"}])
-    marked = _try(template, Shape(parts=True), [turn, answer])
-    return marked is not None and "Quercus?" in marked.text and "Alpha" in marked.text and "'text'" not in marked.text and '"text"' not in marked.text
+def _parts_shape(template: ChatTemplate) -> PartsPolicy:
+    turns = [_USER, Message("assistant", "Alpha")]
+
+    def works(policy: PartsPolicy) -> bool:
+        marked = _try(template, Shape(parts=policy), turns)
+        if marked is None or "'text'" in marked.text or '"text"' in marked.text:
+            return False
+        return "Quercus?" in marked.text and "Alpha" in marked.text
+
+    if not works("wrap"):
+        return "join"
+    return "keep" if works("keep") else "wrap"
 
 
-def _arguments_shape(template: ChatTemplate) -> Any:
+def _writes_reasoning(template: ChatTemplate, shape: Shape) -> bool:
+    marked = _try(template, shape, [_USER, Message("assistant", "Alpha", reasoning="Omicron")])
+    return marked is None or "Omicron" in marked.text
+
+
+def _call_shape(template: ChatTemplate) -> Shape:
+    policies: tuple[NullPolicy, ...] = ("drop", "keep")
+
     def text(arguments: Any) -> str | None:
         for content in ("", None):
-            for nulls in ("drop", "keep"):
-                marked = _try(template, Shape(nulls=nulls), [_USER, _call(content, arguments)], tools=_TOOLS)  # type: ignore[arg-type]
+            for nulls in policies:
+                marked = _try(template, Shape(nulls=nulls), [_USER, _call(content, arguments)], tools=_TOOLS)
                 if marked is not None and "Rome" in marked.text:
                     return marked.text
         return None
 
     as_object, as_string = text(_ARGUMENTS), text('{"city": "Rome"}')
     if as_object is None or "{'city'" in as_object:
-        return "string" if as_string is not None else "as_written"
-    return "as_written" if as_object == as_string else "object"
+        return Shape(arguments="string" if as_string is not None else "as_written", calls=as_string is not None)
+    return Shape(arguments="as_written" if as_object == as_string else "object")
 
 
 def find_rules(
-    template: ChatTemplate, shape: Shape, template_kwargs: Mapping[str, Any], ends_with_token: Callable[[str], str], starts_with_token: Callable[[str], str]
+    template: ChatTemplate,
+    shape: Shape,
+    template_kwargs: Mapping[str, Any],
+    added: Sequence[AddedToken],
 ) -> TurnRules:
     """Probe how assistant turns begin and end.
 
@@ -100,12 +133,11 @@ def find_rules(
         template: The template.
         shape: How it takes messages.
         template_kwargs: Arguments of the rows the rules are for.
-        ends_with_token: The longest added token that a text ends with, or "".
-        starts_with_token: The longest added token that a text starts with, or "".
+        added: The added vocabulary, longest texts first: what may end a turn.
     """
     prompts: set[str] = set()
-    ends: set[str] = set()
-    structural, after, tagged = False, False, False
+    bare: set[str] = set()
+    structural, tagged = False, False
     for turns, tools in _openings():
         full = _try(template, shape, [*turns, Message("assistant", "Alpha")], tools=tools, kwargs=template_kwargs)
         if full is None:
@@ -116,17 +148,65 @@ def find_rules(
         if region is None or prompt is None:
             continue
         structural = True
-        start, end = region
+        start = region[0]
         if prompt.text[:start] == full.text[:start]:
-            prompts.add(prompt.text[start:])
+            opening = prompt.text[start:]
+            prompts.add(opening)
+            if not opening:
+                bare.add(turns[-1].role)
     headers = _headers(template, shape, template_kwargs)
-    for full, (start, end) in _answers(template, shape, template_kwargs):
-        token = ends_with_token(full.text[start:end].rstrip())
-        if not token and (token := starts_with_token(full.text[end:])):
-            after = True
-        if token:
+    ends, after = _ends(template, shape, template_kwargs, added)
+    call_ends, swallows = _call_ends(template, shape, template_kwargs, added)
+    return TurnRules(
+        prompts=_longest(prompts - {""}),
+        headers=_longest(headers),
+        ends=_longest(ends | call_ends),
+        bare=frozenset(bare),
+        after=after,
+        swallows=swallows,
+        structural=structural,
+        tagged=tagged,
+    )
+
+
+def _ends(
+    template: ChatTemplate, shape: Shape, kwargs: Mapping[str, Any], added: Sequence[AddedToken]
+) -> tuple[set[str], bool]:
+    """The tokens that end turns, and whether some follow the turn."""
+    ends: set[str] = set()
+    after = False
+    for full, (start, end) in _answers(template, shape, kwargs):
+        closed = full.text[start:end].rstrip()
+        if token := next((token.text for token in added if closed.endswith(token.text)), None):
             ends.add(token)
-    return TurnRules(_longest(prompts), _longest(headers), _longest(ends), after, structural, tagged)
+        elif token := next((token.text for token in added if full.text.startswith(token.text, end)), None):
+            ends.add(token)
+            after = True
+    return ends, after
+
+
+def _call_ends(
+    template: ChatTemplate, shape: Shape, kwargs: Mapping[str, Any], added: Sequence[AddedToken]
+) -> tuple[set[str], bool]:
+    """The special tokens that end calls of tools, and whether the results of the tools are written before them."""
+    ends: set[str] = set()
+    swallows = False
+    for content in ("", None):
+        full = _try(template, shape, [_USER, _call(content, _ARGUMENTS), _TOOL], tools=_TOOLS, kwargs=kwargs)
+        for index, start, end in full.regions if full is not None else ():
+            written = full.text[start:end].rstrip() if full is not None and index == 1 else ""
+            if str(_TOOL.content) in written:
+                swallows = True
+            elif written:
+                ends.update(token.text for token in added if token.special and written.endswith(token.text))
+    return ends, swallows
+
+
+def opening_text(template: ChatTemplate, shape: Shape, rules: TurnRules) -> str:
+    """Text that holds every token with which the template opens and closes turns."""
+    asked = _try(template, shape, [_SYSTEM, _USER]) or _try(template, shape, [_USER])
+    openings = [*rules.prompts, *rules.headers]
+    return "\0".join([asked.text if asked else "", _common_prefix(openings) if openings else "", *rules.ends])
 
 
 def _longest(texts: set[str]) -> tuple[str, ...]:
@@ -155,7 +235,8 @@ def _answers(template: ChatTemplate, shape: Shape, kwargs: Mapping[str, Any]) ->
 
 def _headers(template: ChatTemplate, shape: Shape, kwargs: Mapping[str, Any]) -> set[str]:
     found: set[str] = set()
-    for turns, tools in _openings():
+    # Conversations that begin with an answer too: there the header may follow the beginning of the text.
+    for turns, tools in [([], None), ([_SYSTEM], None), *_openings()]:
         texts = []
         for answer in _ANSWERS:
             conversation = [*turns, Message("assistant", answer), _USER, Message("assistant", "Omega")]
@@ -163,13 +244,21 @@ def _headers(template: ChatTemplate, shape: Shape, kwargs: Mapping[str, Any]) ->
             if full is not None and (region := _region(full, len(turns))) is not None:
                 texts.append(full.text[region[0] : region[1]])
         if len(texts) == len(_ANSWERS):
-            found.add(os.path.commonprefix(texts))
+            found.add(_common_prefix(texts))
     return {header for header in found if header.strip()}
 
 
+def _common_prefix(texts: Sequence[str]) -> str:
+    length = next((k for k, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), min(map(len, texts)))
+    return texts[0][:length]
+
+
 def _region(marked: Marked, index: int) -> tuple[int, int] | None:
+    """The region of an answer; None where there is no single one, or where it holds what others said."""
     regions = [(start, end) for message, start, end in marked.regions if message == index]
-    return regions[0] if len(regions) == 1 else None
+    if len(regions) != 1 or any(str(turn.content) in marked.text[slice(*regions[0])] for turn in (_USER, _SYSTEM, _TOOL)):
+        return None
+    return regions[0]
 
 
 def _try(

@@ -12,11 +12,11 @@ the end-of-turn token inclusive. It comes from structure and is never found by s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from arrowtune.data.render.probe import TurnRules
 from arrowtune.data.render.template import Marked, TemplateFailure
+from arrowtune.types import Message
 
 Span = tuple[int, int, float]
 """Start and end in characters of the render, and the loss weight."""
@@ -31,11 +31,14 @@ class Unproved(Exception):
         self.detail = detail
 
 
-def find_spans(marked: Marked, weights: Sequence[float], rules: TurnRules, prefix: Callable[[int, bool], str]) -> list[Span]:
+def find_spans(
+    marked: Marked, roles: Sequence[str], weights: Sequence[float], rules: TurnRules, prefix: Callable[[int, bool], str]
+) -> list[Span]:
     """The trained spans of a conversation, in order.
 
     Args:
         marked: The render.
+        roles: The role of every message.
         weights: The loss weight of every message; 0 is context.
         rules: How turns begin and end.
         prefix: `prefix(n, open)` renders the first n messages, with the generation prompt if `open`.
@@ -44,7 +47,7 @@ def find_spans(marked: Marked, weights: Sequence[float], rules: TurnRules, prefi
         Unproved: No method can prove a span.
     """
     if rules.tagged:
-        return _tagged_spans(marked, weights)
+        return _tagged_spans(marked, weights, rules)
     if not rules.structural:
         return [_prefix_span(marked.text, k, weight, rules, prefix) for k, weight in enumerate(weights) if weight]
     regions: dict[int, tuple[int, int]] = {}
@@ -59,16 +62,19 @@ def find_spans(marked: Marked, weights: Sequence[float], rules: TurnRules, prefi
             if index not in regions:
                 raise Unproved("spans_unproved", f"the template writes nothing for message {index}")
             start, end = regions[index]
-            spans.append((_opened(marked.text, start, end, rules), _closed(marked.text, start, end, rules), weight))
+            if rules.swallows and index + 1 < len(roles) and roles[index + 1] == "tool":
+                raise Unproved("spans_unproved", f"the template writes tool results into message {index}, which called them")
+            bare = index > 0 and roles[index - 1] in rules.bare
+            spans.append((_opened(marked.text, start, end, rules, bare), _closed(marked.text, start, end, rules), weight))
     return spans
 
 
-def _opened(text: str, start: int, end: int, rules: TurnRules) -> int:
+def _opened(text: str, start: int, end: int, rules: TurnRules, bare: bool) -> int:
     """Where the model begins to write inside a region."""
-    for opening in (*(prompt for prompt in rules.prompts if prompt), *rules.headers):
+    for opening in (*rules.prompts, *rules.headers):
         if text.startswith(opening, start, end):
             return start + len(opening)
-    if "" in rules.prompts:
+    if bare:
         return start
     raise Unproved("spans_unproved", "a turn does not begin with the generation prompt")
 
@@ -87,17 +93,20 @@ def _closed(text: str, start: int, end: int, rules: TurnRules) -> int:
     raise Unproved("no_end_of_turn", "a trained turn does not end with an end-of-turn token")
 
 
-def _tagged_spans(marked: Marked, weights: Sequence[float]) -> list[Span]:
+def _tagged_spans(marked: Marked, weights: Sequence[float], rules: TurnRules) -> list[Span]:
+    """What the template tagged, less the white space that it writes after the end of the turn."""
     spans: list[Span] = []
-    owners = sorted(marked.regions, key=lambda region: region[1])
+    if not marked.regions:
+        raise Unproved("spans_unproved", "the template does not show whose text its generation tags hold")
     for start, end in marked.generations:
         if start == end:
             continue
-        owner = next((index for index, a, b in owners if a <= start and end <= b), None)
+        owner = next((index for index, a, b in marked.regions if a <= start and end <= b), None)
         if owner is None:
             raise Unproved("spans_unproved", "a generation tag stands outside of the turns")
         if weights[owner]:
-            spans.append((start, end, weights[owner]))
+            closing = start + len(marked.text[start:end].rstrip())
+            spans.append((start, closing if marked.text.endswith(rules.ends, start, closing) else end, weights[owner]))
     return spans
 
 
@@ -111,25 +120,15 @@ def _prefix_span(text: str, index: int, weight: float, rules: TurnRules, prefix:
     return len(before), _closed(text, len(before), len(upto), rules), weight
 
 
-def message_weights(roles: Sequence[str], own: Sequence[float | None], *, last_only: bool) -> list[float]:
+def message_weights(turns: Sequence[Message], *, last_only: bool) -> list[float]:
     """The loss weight of every message: its own where it has one, else what the policy says.
 
     Args:
-        roles: The role of every message.
-        own: What each message says of itself.
+        turns: The messages, an assistant turn last.
         last_only: Train the last assistant turn alone.
     """
-    answers = [index for index, role in enumerate(roles) if role == "assistant"]
-    trained = set(answers[-1:] if last_only else answers)
-    return [_weight(index in trained, role, weight) for index, (role, weight) in enumerate(zip(roles, own, strict=True))]
-
-
-def _weight(trained: bool, role: str, own: float | None) -> float:
-    if role != "assistant":
-        return 0.0
-    return float(trained) if own is None else float(own)
-
-
-def merge_kwargs(constant: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Template arguments of a row: its own go before those of the run."""
-    return {**constant, **row}
+    final = len(turns) - 1
+    return [
+        0.0 if turn.role != "assistant" else turn.weight if turn.weight is not None else float(not last_only or index == final)
+        for index, turn in enumerate(turns)
+    ]

@@ -90,7 +90,7 @@ class Encoded:
         kept: int64[k]; which of the given rows each example is.
         skips: The rows that became no example.
         counts: How many rows met something worth telling: `rows_with_control_text`, `truncated`, `trimmed`, `straddling`,
-            `reference_engine`, `invalid_tool_arguments`, `repaired_text`.
+            `reference_engine`, `invalid_tool_arguments` (calls, not rows), `repaired_text`, `reasoning_ignored`.
     """
 
     input_ids: npt.NDArray[np.int32]

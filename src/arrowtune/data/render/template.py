@@ -16,6 +16,7 @@ from arrowtune.types import Message
 
 NullPolicy = Literal["drop", "keep", "empty"]
 ArgumentsPolicy = Literal["as_written", "object", "string"]
+PartsPolicy = Literal["join", "keep", "wrap"]
 Spans = list[tuple[int, int]]
 
 
@@ -30,12 +31,16 @@ class Shape:
     Attributes:
         nulls: What a null content becomes: left out (as transformers does), kept, or the empty string.
         arguments: Whether the arguments of tool calls go as written, parsed from JSON strings, or dumped to JSON strings.
-        parts: Whether the template takes a list of text parts; else they are joined.
+        parts: What a list of text parts becomes: joined to a string, kept, or kept while strings are wrapped as one part.
+        calls: Whether the template writes calls of tools.
+        reasoning: Whether the template writes the reasoning of the last answer.
     """
 
     nulls: NullPolicy = "drop"
     arguments: ArgumentsPolicy = "as_written"
-    parts: bool = False
+    parts: PartsPolicy = "join"
+    calls: bool = True
+    reasoning: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +71,15 @@ class ChatTemplate:
         RenderError: The template is not valid Jinja.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str], template_kwargs: Mapping[str, Any], date: str | None) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], template_kwargs: Mapping[str, Any], date: str | None
+    ) -> None:
         self._constants = {**special_tokens, **template_kwargs}
         self._pieces: list[str] = []
         self._turns: list[tuple[int, int]] = []
         self._tags: list[int] = []
         self._ids: dict[int, int] = {}
-        self._template, self.tree = compile_template(source, date, self._marks())
+        self._template = compile_template(source, date, self._marks())
         self.source = source
         self.date = date
 
@@ -120,9 +127,20 @@ class ChatTemplate:
             raise
         except jinja2.exceptions.TemplateError as error:
             raise TemplateFailure(str(error.message or type(error).__name__)[:200]) from None
-        except Exception as error:  # templates run arbitrary expressions on the row's values
+        except Exception as error:  # noqa: BLE001 - templates run arbitrary expressions on the row's values
             raise TemplateFailure(f"{type(error).__name__} in the template: {error}"[:200]) from None
         return self._marked()
+
+    def check_marks(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Render messages without marks too.
+
+        Raises:
+            TemplateFailure: The template raised, or the marks change what it writes.
+        """
+        plain = compile_template(self.source, self.date, None)
+        text = self.render(messages).text
+        if plain.render(**self._constants, messages=messages, tools=None, documents=None, add_generation_prompt=False) != text:
+            raise TemplateFailure("it writes other text when its loops are watched")
 
     def _marked(self) -> Marked:
         text = "".join(self._pieces)
@@ -138,7 +156,7 @@ class ChatTemplate:
 
 
 def shape_message(message: Message, shape: Shape, counts: dict[str, int]) -> dict[str, Any]:
-    """The mapping that a template sees for one turn: null fields left out and reasoning under its usual names, as transformers does.
+    """What a template sees of one turn: null fields left out and reasoning under its usual names, as transformers does.
 
     Args:
         message: The turn. Its values are handed on, never changed.
@@ -146,8 +164,12 @@ def shape_message(message: Message, shape: Shape, counts: dict[str, int]) -> dic
         counts: Gains `invalid_tool_arguments` for arguments that are a string and not a JSON object.
     """
     out: dict[str, Any] = {"role": message.role}
-    if message.content is not None:
-        out["content"] = message.content if shape.parts or isinstance(message.content, str) else join_parts(message.content)
+    content = message.content
+    if content is not None:
+        if isinstance(content, str):
+            out["content"] = [{"type": "text", "text": content}] if shape.parts == "wrap" else content
+        else:
+            out["content"] = join_parts(content) if shape.parts == "join" else content
     elif shape.nulls == "keep":
         out["content"] = None
     elif shape.nulls == "empty":

@@ -1,0 +1,186 @@
+"""One row at a time: a conversation or completion becomes a `Job`, text with trained spans, ready for the token engine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arrowtune.data.render.control import ControlText
+from arrowtune.data.render.engine import Engine, Piece
+from arrowtune.data.render.probe import TurnRules, find_rules, find_shape, opening_text
+from arrowtune.data.render.spans import Span, Unproved, find_spans, message_weights
+from arrowtune.data.render.spec import RenderSpec
+from arrowtune.data.render.template import ChatTemplate, Marked, TemplateFailure, shape_message
+from arrowtune.data.render.text import repair, repair_conversation
+from arrowtune.errors import RenderError
+from arrowtune.types import Completion, Conversation, Message, Origin, Skip
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row ready for the token engine.
+
+    Attributes:
+        text: The render.
+        pieces: The same text in pieces, some of them encoded already; None where it is one piece for the engine.
+        spans: The trained stretches.
+    """
+
+    text: str
+    spans: list[Span]
+    pieces: tuple[Piece, ...] | None = None
+
+
+class ChatRows:
+    """Conversations through the chat template.
+
+    Args:
+        spec: What to do.
+        engine: The token engine.
+
+    Raises:
+        RenderError: There is no template, or it is not valid.
+    """
+
+    def __init__(self, spec: RenderSpec, engine: Engine) -> None:
+        source = spec.files.chat_template
+        if source is None:
+            raise RenderError(
+                f"the tokenizer in {spec.files.folder} has no chat template",
+                hint="give one with tokenizer.chat_template: a .jinja file, or the template itself",
+            )
+        self._spec = spec
+        self._last_only = spec.train_on == "last_assistant_message"
+        self._template = ChatTemplate(source, spec.files.special_tokens, spec.template_kwargs, spec.date)
+        self._shape = find_shape(self._template)
+        self._added = sorted((token for token in spec.files.added if token.text), key=lambda token: -len(token.text))
+        self._rules: dict[str, TurnRules] = {}
+        markers = opening_text(self._template, self._shape, self._rules_for({}))
+        self._control = ControlText(engine, spec.files.added, markers)
+
+    def job(self, item: Conversation, counts: Counter[str]) -> Job | Skip:
+        """The row as text with spans; notes what it met in `counts`."""
+        try:
+            return self._job(item, counts)
+        except UnicodeEncodeError:  # a lone surrogate, which a JSON escape can hold and UTF-8 cannot
+            counts["repaired_text"] += 1
+            return self.job(repair_conversation(item), counts)
+        except TemplateFailure as failure:
+            return Skip(item.origin, "template_error", str(failure))
+        except Unproved as failure:
+            return Skip(item.origin, failure.reason, failure.detail)
+
+    def _job(self, item: Conversation, counts: Counter[str]) -> Job | Skip:
+        turns = self._turns(item, counts)
+        if isinstance(turns, Skip):
+            return turns
+        weights = message_weights(turns, last_only=self._last_only)
+        if not any(weights):
+            return Skip(item.origin, "no_trained_tokens", "no turn is trained")
+        messages = [shape_message(turn, self._shape, counts) for turn in turns]
+        tools, kwargs = item.tools, item.template_kwargs
+        marked = self._template.render(messages, tools, kwargs)
+        if not marked.text.isascii():
+            marked.text.encode()
+
+        def part(count: int, opened: bool) -> str:
+            return self._template.render(messages[:count], tools, kwargs, add_generation_prompt=opened).text
+
+        self._notice(turns, marked, counts)
+        spans = find_spans(marked, [turn.role for turn in turns], weights, self._rules_for(kwargs), part)
+        if not self._control.spelled(messages, tools, kwargs):
+            return Job(marked.text, spans)
+        counts["rows_with_control_text"] += 1
+        if self._spec.control_tokens_in_content == "skip":
+            return Skip(item.origin, "control_text")
+        return Job(marked.text, spans, self._control.cut(marked.text, messages, tools, kwargs, self._text))
+
+    def _notice(self, turns: Sequence[Message], marked: Marked, counts: Counter[str]) -> None:
+        """Find out that the template leaves a field of an answer out.
+
+        Raises:
+            Unproved: It leaves out calls of tools: what would be trained is an empty answer.
+        """
+        if not self._shape.reasoning and any(turn.reasoning for turn in turns):
+            counts["reasoning_ignored"] += 1
+        if not any(turn.tool_calls for turn in turns):
+            return
+        for index, start, end in marked.regions:
+            for call in turns[index].tool_calls or ():
+                if not self._shape.calls or call.get("function", call)["name"] not in marked.text[start:end]:
+                    raise Unproved("tool_calls_ignored", f"the template leaves out the tool calls of message {index}")
+
+    def _text(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> str:
+        return self._template.render(messages, tools, kwargs).text
+
+    def _turns(self, item: Conversation, counts: Counter[str]) -> tuple[Message, ...] | Skip:
+        """The turns up to the last answer."""
+        turns = item.messages
+        last = len(turns) - 1
+        while last >= 0 and turns[last].role != "assistant":
+            last -= 1
+        if last < 0:
+            return Skip(item.origin, "no_assistant_turn")
+        if last + 1 == len(turns):
+            return turns
+        if self._spec.trailing == "skip":
+            return Skip(item.origin, "trailing_messages")
+        counts["trimmed"] += 1
+        return turns[: last + 1]
+
+    def _rules_for(self, kwargs: Mapping[str, Any]) -> TurnRules:
+        key = json.dumps(dict(kwargs), sort_keys=True, default=str) if kwargs else ""
+        if key not in self._rules:
+            self._rules[key] = find_rules(self._template, self._shape, kwargs, self._added)
+        return self._rules[key]
+
+    def check(self) -> None:
+        """Make sure that turns can be told apart and end with a token.
+
+        Raises:
+            RenderError: They cannot; one sentence says why.
+        """
+        rules = self._rules_for({})
+        if not rules.ends and not rules.tagged:
+            raise RenderError(
+                "the chat template ends assistant turns with no end-of-turn token, so the model would never learn to stop",
+                hint="write the tokenizer's end-of-turn token, such as {{ eos_token }}, after the content of assistant turns",
+            )
+        turns = (Message("user", "Which tree?"), Message("assistant", "An oak."))
+        try:
+            self._template.check_marks([shape_message(turn, self._shape, {}) for turn in turns])
+        except TemplateFailure as failure:
+            raise RenderError(
+                f"the chat template fails on one question and its answer: {failure}",
+                hint="correct the template, or name another with tokenizer.chat_template",
+            ) from None
+        found = self.job(Conversation(turns, Origin("check", 0)), Counter())
+        if isinstance(found, Skip):
+            raise RenderError(
+                f"the trained spans of the chat template cannot be proved: {found.detail or found.reason}",
+                hint="write {% generation %} tags around assistant turns, or name another template with tokenizer.chat_template",
+            )
+
+
+class CompletionRows:
+    """Prompts and completions: two pieces as at inference, the prompt with the tokenizer's own beginning, and the end of text."""
+
+    def __init__(self, spec: RenderSpec, engine: Engine) -> None:
+        self._prefix = tuple(Piece("", (token,), (0,)) for token in engine.prefix())
+        eos = spec.files.special_tokens.get("eos_token")
+        token = None if eos is None else engine.token_id(eos)
+        self._suffix = () if eos is None or token is None else (Piece(eos, (token,), (0,)),)
+
+    def job(self, item: Completion, counts: Counter[str]) -> Job | Skip:
+        """The row as text with one span; notes what it met in `counts`."""
+        prompt, completion = repair(item.prompt), repair(item.completion)
+        if (prompt, completion) != (item.prompt, item.completion):
+            counts["repaired_text"] += 1
+        if not completion:
+            return Skip(item.origin, "empty", "the completion is empty")
+        pieces = (*self._prefix, Piece(prompt), Piece(completion), *self._suffix)
+        text = "".join(piece.text for piece in pieces)
+        return Job(text, [(len(prompt), len(text), 1.0)], pieces)
