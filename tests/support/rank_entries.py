@@ -50,11 +50,15 @@ def crash(payload: dict[str, Any]) -> None:
 
 def die(payload: dict[str, Any]) -> None:
     """Rank 1 is killed, as by the kernel when memory runs out; rank 0 then fails in its collective."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(1))
     if os.environ["RANK"] == "1":
         print("allocating the optimizer state", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.3)
-    raise RuntimeError("Connection closed by peer")
+    dist.all_reduce(torch.ones(1))
 
 
 def wait_for_signal(payload: dict[str, Any]) -> None:

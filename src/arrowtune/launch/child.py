@@ -51,13 +51,14 @@ def run_rank(task: Task) -> None:
     rank = int(os.environ["RANK"])
     _die_with(task.launcher)
     _own_session()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, _interrupt)
     log = _open_log(task.logs, rank) if task.logs else None
     line = Client(task.address, family="AF_UNIX")
-    line.send((rank, os.getpid()))
     threading.Thread(target=_watch, args=(line,), daemon=True).start()
     try:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, _interrupt)
+        # The launcher answers with the signals it has had so far, so from here on they may come.
+        line.send((rank, os.getpid()))
         share_cores(int(os.environ["LOCAL_WORLD_SIZE"]))
         value = resolve_entry(task.entry)(pickle.loads(task.payload))
         _say(line, "done", value if rank == 0 else None)

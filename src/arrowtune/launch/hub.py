@@ -35,7 +35,8 @@ class Outcome:
     Attributes:
         rank: Which one.
         kind: `done` with the returned value, `stopped` by a signal, `error` raised on purpose, `crash` for any other
-            exception, `lost` where the connection broke first. `value` is the exception except for `done` and `lost`.
+            exception, `lost` where the connection broke first.
+        value: What was returned, the exception, or for a lost rank its exit code (minus the signal) where it is known.
         expected: Whether the launcher had asked the rank to end before it was lost.
     """
 
@@ -127,7 +128,7 @@ class Hub:
             self._ranks[rank] = (pid, connection)
             for signum in self.signals:
                 _kill(pid, signum)
-        outcome = self._last_word(rank, connection)
+        outcome = self._last_word(rank, pid, connection)
         with self._lock:
             self.outcomes.append(outcome)
             self._wind_up(outcome)
@@ -148,11 +149,11 @@ class Hub:
                 if rank in through:
                     _send_end(connection)
 
-    def _last_word(self, rank: int, connection: Connection) -> Outcome:
+    def _last_word(self, rank: int, pid: int, connection: Connection) -> Outcome:
         try:
             kind, value = connection.recv()
         except (EOFError, OSError):
-            return Outcome(rank, "lost", expected=self._ending)
+            return Outcome(rank, "lost", _exit_code(pid), expected=self._ending)
         return Outcome(rank, kind, value)
 
 
@@ -212,6 +213,17 @@ def stopped(outcomes: list[Outcome]) -> ArrowtuneError | None:
 def _send_end(connection: Connection) -> None:
     with suppress(OSError):
         connection.send(END)
+
+
+def _exit_code(pid: int) -> int | None:
+    """How a child ended; it stays for elastic to be waited for. None where elastic was quicker."""
+    try:
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except (ChildProcessError, AttributeError):  # Not every platform has waitid.
+        return None
+    if end is None:
+        return None
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
 
 def _kill(pid: int, signum: int) -> None:

@@ -104,9 +104,10 @@ def _conclude(hub: Hub, failed: ChildFailedError | None, devices: int, logs: Pat
 
 
 def _lost(found: Outcome | None, failed: ChildFailedError | None, logs: Path | None) -> WorkerLost:
-    failures = {failure.local_rank: failure for failure in failed.failures.values()} if failed else {}
-    rank = found.rank if found is not None else next(iter(failures), 0)
-    how = _manner(failures[rank].exitcode) if rank in failures else "ended without a word"
+    codes = {failure.local_rank: failure.exitcode for failure in failed.failures.values()} if failed else {}
+    rank = found.rank if found is not None else next(iter(codes), 0)
+    code = found.value if found is not None and found.value is not None else codes.get(rank)
+    how = "ended without a word" if code is None else _manner(code)
     last = _last_line(logs / f"rank-{rank}.log") if logs else ""
     hint = _OUT_OF_MEMORY if how.endswith("SIGKILL") else ""
     return WorkerLost(f"rank {rank} {how}{f'; its last line was: {last}' if last else ''}", hint=hint)
