@@ -45,7 +45,8 @@ class FSDPBackend:
         self._select = takes_logits_to_keep(model)
         self.why_not_packed = ""
         if documents_leak(model, world.device):
-            self.why_not_packed = f"{type(model.config).__name__.removesuffix('Config')} lets documents that share a row see each other"
+            kind = type(model.config).__name__.removesuffix("Config")
+            self.why_not_packed = f"{kind} lets documents that share a row see each other"
 
     @classmethod
     def open(cls, model: ModelConfig, strategy: StrategyConfig, optimizer: OptimizerConfig, *, seed: int) -> FSDPBackend:
@@ -55,11 +56,6 @@ class FSDPBackend:
         torch.manual_seed(seed + world.rank)  # Dropout differs between ranks, and from the draw of the weights.
         sharded = shard(loaded.model.train(), strategy, world)
         return cls(world, sharded, optimizer, loaded.stored_dtype)
-
-    @property
-    def packs(self) -> bool:
-        """Whether documents may share a row."""
-        return not self.why_not_packed
 
     def train_step(self, batches: Sequence[Batch], *, loss_weight: float, lr: float) -> StepResult:
         """See `protocols.Backend.train_step`.

@@ -27,10 +27,14 @@ def export_weights(folder: Path, model: PreTrainedModel, dtype: torch.dtype, wor
         ExportError: The folder cannot be written.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(model, options=options)
+    gathered = get_model_state_dict(model, options=options)
     if world.rank != 0:
         return
-    weights = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+    weights: dict[str, torch.Tensor] = {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in gathered.items()
+        if isinstance(tensor, torch.Tensor)
+    }
     try:
         _skeleton(model, dtype).save_pretrained(folder, state_dict=_without_ties(model, weights))
     except OSError as error:

@@ -21,7 +21,7 @@ def documents_leak(model: PreTrainedModel, device: torch.device) -> bool:
     """
     training = model.training
     model.eval()
-    vocabulary = model.get_input_embeddings().num_embeddings
+    vocabulary = next(model.get_input_embeddings().parameters()).shape[0]
     first, other, second = (np.arange(_LENGTH) * step % vocabulary for step in (7, 11, 13))
     packed = [_logits(model, [before, second], device)[_LENGTH:] for before in (first, other)]
     model.train(training)

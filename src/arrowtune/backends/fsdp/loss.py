@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from arrowtune.types import Batch
@@ -39,7 +39,7 @@ def weighted_loss_sum(model: PreTrainedModel, batch: Batch, device: torch.device
     logits = packed_logits(model, batch, device, kept if select else None)
     if not select:
         logits = logits[kept]
-    return (F.cross_entropy(logits.float(), targets, reduction="none") * weights).sum()
+    return (cross_entropy(logits.float(), targets, reduction="none") * weights).sum()
 
 
 def packed_logits(model: PreTrainedModel, batch: Batch, device: torch.device, kept: torch.Tensor | None = None) -> torch.Tensor:

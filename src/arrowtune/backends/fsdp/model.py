@@ -30,7 +30,9 @@ def load_model(model: ModelConfig, *, seed: int) -> Loaded:
         ConfigError: `model.path` cannot be found or is not a causal language model; an override is unknown.
         BackendError: The weights cannot be read.
     """
-    path, random = (str(files("arrowtune") / "assets" / "tiny"), True) if model.path == "tiny" else (model.path, model.init == "random")
+    tiny = model.path == "tiny"
+    path = str(files("arrowtune") / "assets" / "tiny") if tiny else model.path
+    random = tiny or model.init == "random"
     config = _config(model, path)
     stored = _stored_dtype(config)
     dtype = DTYPES["float32" if model.dtype == "auto" else model.dtype]
@@ -45,13 +47,14 @@ def _config(model: ModelConfig, path: str) -> PretrainedConfig:
         _need_gguf()
         options["gguf_file"] = model.gguf_file
     try:
-        config = AutoConfig.from_pretrained(path, **{key: value for key, value in options.items() if value is not None})
+        given = {key: value for key, value in options.items() if value is not None}
+        config: PretrainedConfig = AutoConfig.from_pretrained(path, **given)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"the model {model.path!r} cannot be loaded: {_first_line(error)}", hint=_path_hint(model)) from None
     unknown = [key for key in model.config if not hasattr(config, key)]
     if unknown:
-        kind = type(config).__name__
-        raise ConfigError(f"{kind} has no such setting", problems=[Problem(f"model.config.{key}", "unknown key") for key in unknown])
+        problems = [Problem(f"model.config.{key}", "unknown key") for key in unknown]
+        raise ConfigError(f"{type(config).__name__} has no such setting", problems=problems)
     for key, value in model.config.items():
         setattr(config, key, value)
     return config
@@ -69,7 +72,9 @@ def _draw(config: PretrainedConfig, dtype: torch.dtype, model: ModelConfig, seed
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            drawn: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=model.trust_remote_code)
+            drawn: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=dtype, trust_remote_code=model.trust_remote_code
+            )
         except (ValueError, KeyError, TypeError, AssertionError) as error:
             raise ConfigError(f"no model can be made from the configuration of {model.path!r}: {_first_line(error)}") from None
     return drawn
@@ -86,7 +91,9 @@ def _read(config: PretrainedConfig, dtype: torch.dtype, model: ModelConfig, path
     try:
         read: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, config=config, **options)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        raise BackendError(f"the weights of {model.path!r} cannot be loaded: {_first_line(error)}", hint=_path_hint(model)) from None
+        raise BackendError(
+            f"the weights of {model.path!r} cannot be loaded: {_first_line(error)}", hint=_path_hint(model)
+        ) from None
     return read
 
 

@@ -22,7 +22,7 @@ def shard(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> Pre
     """
     if strategy.activation_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.to(world.device)
+    nn.Module.to(model, world.device)  # transformers' own `to` is for quantized models
     policy = _precision(model, strategy, world)
     for layer in layers_of(model):
         fully_shard(layer, mesh=world.mesh, mp_policy=policy)

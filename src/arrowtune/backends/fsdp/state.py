@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import PreTrainedModel
 
 from arrowtune.backends.fsdp.world import World
@@ -17,7 +20,7 @@ from arrowtune.errors import CheckpointError
 def save_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> None:
     """Write this rank's shards into `folder`; every rank calls it."""
     weights, moments = get_state_dict(model, optimizer)
-    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=str(folder))
+    save({"model": weights, "optimizer": moments}, checkpoint_id=str(folder))
     save_file(_random_state(world), str(_random_file(folder, world.rank)))
 
 
@@ -30,12 +33,14 @@ def load_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Opti
         CheckpointError: The checkpoint is of another model.
     """
     weights, moments = get_state_dict(model, optimizer)
-    state = {"model": weights, "optimizer": moments}
+    state: dict[str, Any] = {"model": weights, "optimizer": moments}
     try:
-        dcp.load(state, checkpoint_id=str(folder))
-    except (RuntimeError, ValueError, KeyError, dcp.CheckpointException) as error:
+        load(state, checkpoint_id=str(folder))
+    except (RuntimeError, ValueError, KeyError, CheckpointException) as error:
         reason = str(error).strip().splitlines()[-1]
-        raise CheckpointError(f"{folder} does not fit the model: {reason}", hint="continue with the model it was saved from") from error
+        raise CheckpointError(
+            f"{folder} does not fit the model: {reason}", hint="continue with the model it was saved from"
+        ) from error
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     if _random_file(folder, world.rank).exists():
         _restore_random(load_file(str(_random_file(folder, world.rank))), world)

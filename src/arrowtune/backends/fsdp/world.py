@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 _TIMEOUT = timedelta(minutes=30)
@@ -77,4 +78,4 @@ def _join(device: torch.device) -> None:
         dist.init_process_group(backend, timeout=_TIMEOUT)
     else:
         # A world of one needs no port and no environment.
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=_TIMEOUT)
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=_TIMEOUT)
