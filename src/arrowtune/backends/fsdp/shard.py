@@ -21,7 +21,7 @@ def shard(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> Pre
         world: The ranks.
     """
     if strategy.activation_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        _recompute_activations(model)
     nn.Module.to(model, world.device)  # transformers' own `to` is for quantized models
     policy = _precision(model, strategy, world)
     for layer in layers_of(model):
@@ -31,7 +31,15 @@ def shard(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> Pre
         if isinstance(module, FSDPModule):
             # The loss is divided by the weight of the global batch already; what is left to do over ranks is a sum.
             module.set_gradient_divide_factor(1.0)
+            # gloo knows plain sums alone.
+            module.set_force_sum_reduction_for_comms(True)
     return model
+
+
+def _recompute_activations(model: PreTrainedModel) -> None:
+    # The name changed within transformers 5; the old one warns.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:

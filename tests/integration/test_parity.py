@@ -1,0 +1,54 @@
+"""Loss and gradient of a global batch depend on neither packing, micro-batches, ranks nor the backend's own code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arrowtune.launch.local import launch
+from support.parity import CONFIGS, compute, model_folder, reference
+
+WAYS: dict[str, dict[str, Any]] = {
+    "unpacked": {"packing": "none", "capacity": 80},
+    "packed": {"packing": "best_fit", "capacity": 80},
+    "micro_tokens halved": {"packing": "best_fit", "capacity": 40},
+    "activations recomputed": {"packing": "best_fit", "capacity": 80, "checkpointing": True},
+}
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_folder(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def plain(model: Path) -> dict[str, Any]:
+    return reference(model)
+
+
+def assert_same(ours: dict[str, Any], plain: dict[str, Any]) -> None:
+    assert ours["loss"] == pytest.approx(plain["loss"], rel=1e-5)
+    assert ours["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)
+    assert set(ours["gradients"]) == set(plain["gradients"])
+    for name, expected in plain["gradients"].items():
+        distance = np.linalg.norm(ours["gradients"][name] - expected)
+        assert distance <= 1e-5 * np.linalg.norm(expected), name
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_B53_B54_B59_one_process_equals_plain_transformers(model: Path, plain: dict[str, Any], way: str) -> None:
+    assert_same(compute({"model": model, **WAYS[way]}), plain)
+
+
+def test_B60_two_processes_equal_plain_transformers(model: Path, plain: dict[str, Any], tmp_path: Path) -> None:
+    ours = launch("support.parity:compute", {"model": model, **WAYS["micro_tokens halved"]}, devices=2, logs=tmp_path)
+    assert ours["world"] == 2
+    assert_same(ours, plain)
+
+
+def test_the_ways_really_differ(model: Path) -> None:
+    counts = {way: compute({"model": model, **settings})["micro_batches"] for way, settings in WAYS.items()}
+    assert counts["unpacked"] > counts["micro_tokens halved"] > counts["packed"]
