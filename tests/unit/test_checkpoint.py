@@ -1,0 +1,133 @@
+"""Checkpoints are complete or absent: every way a save can end, and what is chosen afterwards."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arrowtune.errors import CheckpointError
+from arrowtune.train.checkpoint import MARKER, Checkpoints
+
+STATE = {"progress": {"step": 1}, "plan": {"seed": "1"}}
+
+
+class OneRank:
+    rank = 0
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def checkpoints(folder: Path, keep: int = 3) -> Checkpoints:
+    return Checkpoints(folder, keep=keep, ranks=OneRank())
+
+
+def writer(text: str = "weights") -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "shard").mkdir()
+        (folder / "shard" / "0.bin").write_text(text)
+        (folder / ".metadata").write_text("m")
+
+    return write
+
+
+def save(folder: Path, *steps: int, keep: int = 9, state: dict[str, Any] = STATE) -> Path:
+    for step in steps:
+        path = checkpoints(folder, keep).save(step, state, writer(f"weights of {step}"))
+    return path
+
+
+def test_what_was_saved_comes_back_with_its_state(tmp_path: Path) -> None:
+    path = save(tmp_path, 5)
+    assert path == tmp_path / "step-00000005"
+    found = checkpoints(tmp_path).newest()
+    assert found is not None
+    assert (found.path, found.step, found.state) == (path, 5, STATE)
+    listed = {entry["name"] for entry in json.loads((path / MARKER).read_text())["files"]}
+    assert listed == {"shard/0.bin", ".metadata"}
+
+
+def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    assert checkpoints(tmp_path / "nothing").newest() is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda path: (path / MARKER).unlink(), "incomplete"),
+        (lambda path: (path / "shard/0.bin").unlink(), "lacks its file"),
+        (lambda path: os.truncate(path / "shard/0.bin", 3), "3 bytes"),
+        (lambda path: os.truncate(path / "shard/0.bin", 0), "0 bytes"),
+        (lambda path: (path / "shard/0.bin").write_text("Weights of 7"), "damaged"),
+        (lambda path: (path / MARKER).write_text("{"), "cannot be read"),
+        (lambda path: (path / MARKER).write_text('{"format": 99}'), "another version"),
+    ],
+)
+def test_B71_a_damaged_checkpoint_is_passed_over_and_said(tmp_path: Path, damage: Callable[[Path], object], says: str) -> None:
+    save(tmp_path, 3, 7)
+    damage(tmp_path / "step-00000007")
+    found = checkpoints(tmp_path)
+    newest = found.newest()
+    assert newest is not None
+    assert newest.step == 3
+    (reason,) = found.passed_over
+    assert says in reason
+    with pytest.raises(CheckpointError, match=says):
+        found.at(tmp_path / "step-00000007")
+
+
+def test_a_save_that_fails_leaves_the_older_ones_and_no_trace(tmp_path: Path) -> None:
+    save(tmp_path, 3)
+
+    def full(folder: Path) -> None:
+        (folder / "0.bin").write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(CheckpointError, match="No space left"):
+        checkpoints(tmp_path).save(4, STATE, full)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
+
+
+def test_a_save_that_was_killed_is_swept_by_the_next_and_never_loaded(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(folder: Path) -> None:
+        writer()(folder)
+        raise Killed
+
+    save(tmp_path, 3)
+    with pytest.raises(Killed):
+        checkpoints(tmp_path).save(4, STATE, killed)
+    newest = checkpoints(tmp_path).newest()
+    assert newest is not None
+    assert newest.step == 3
+    save(tmp_path, 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003", "step-00000005"]
+
+
+def test_the_newest_stay_and_foreign_folders_are_never_touched(tmp_path: Path) -> None:
+    (tmp_path / "step-00000001").mkdir()
+    (tmp_path / "step-00000001" / "precious").write_text("not ours: no marker")
+    save(tmp_path, 90, state={"plan": {"seed": "of another run"}})
+    save(tmp_path, 2, 3, 4, 5, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-00000001",
+        "step-00000004",
+        "step-00000005",
+        "step-00000090",
+    ]
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    save(tmp_path, 4)
+    checkpoints(tmp_path).save(4, STATE, writer("new weights"))
+    assert (tmp_path / "step-00000004" / "shard" / "0.bin").read_text() == "new weights"
+    save(tmp_path, 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
