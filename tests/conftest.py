@@ -11,6 +11,7 @@ from hypothesis import settings
 # Before torch or a tokenizer is imported anywhere, and inherited by every process that a test starts.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["OMP_WAIT_POLICY"] = "passive"
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 from arrowtune.backends.config import ModelConfig, OptimizerConfig, StrategyConfig
@@ -9,6 +10,7 @@ from arrowtune.protocols import Backend
 
 BACKENDS = {
     "fsdp": "arrowtune.backends.fsdp.backend:FSDPBackend",
+    "reference": "arrowtune.backends.reference.backend:ReferenceBackend",
 }
 """Strategy name -> `module:class`, imported when it is asked for. Adding a backend is a folder and a line here."""
 
@@ -26,6 +28,9 @@ def open_backend(model: ModelConfig, strategy: StrategyConfig, optimizer: Optimi
         ConfigError: The model cannot be found, or its settings contradict each other.
         BackendError: The model cannot be loaded or laid out.
     """
+    # OpenMP's threads spin while they wait: beside any other busy process a step takes up to 50 times as long.
+    # It is read when torch is loaded, which happens in the next line.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     module, _, name = BACKENDS[strategy.name].partition(":")
     backend: Backend = getattr(import_module(module), name).open(model, strategy, optimizer, seed=seed)
     return backend

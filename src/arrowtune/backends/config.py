@@ -48,8 +48,9 @@ class OptimizerConfig(Section):
 class StrategyConfig(Section):
     """How the model is laid out over the devices."""
 
-    name: Literal["fsdp"] = "fsdp"
-    """FSDP2: parameters, gradients and optimizer state sharded over all ranks."""
+    name: Literal["fsdp", "reference"] = "fsdp"
+    """`fsdp` is FSDP2: parameters, gradients and optimizer state sharded over all ranks. `reference` is a bigram model in
+    numpy, to try a run's data, plan and metrics in seconds."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of activations and matrix products; `auto` is bfloat16 on a GPU and float32 on a CPU."""
     activation_checkpointing: bool = False
