@@ -14,6 +14,7 @@ import numpy as np
 
 from arrowtune.data.formats import get_format
 from arrowtune.data.render import Encoded, Renderer, RenderSpec
+from arrowtune.data.render.engine import Engine
 from arrowtune.data.tokenizer import TokenizerFiles, read_tokenizer
 from arrowtune.types import Completion, Conversation, Message, Origin, Skip
 from tests.support.assets import sharegpt_file, tokenizer_folder
@@ -31,6 +32,11 @@ def tokenizer(name: str) -> TokenizerFiles:
     return read_tokenizer(tokenizer_folder(name))
 
 
+@lru_cache(maxsize=8)
+def engine(name: str) -> Engine:
+    return Engine(tokenizer(name), fast=False)
+
+
 @lru_cache(maxsize=16)
 def renderer(name: str, fast: bool | None = None) -> Renderer:
     return Renderer(RenderSpec(tokenizer(name), max_length=1 << 20, fast=fast))
@@ -38,8 +44,8 @@ def renderer(name: str, fast: bool | None = None) -> Renderer:
 
 def with_template(template: str, name: str = "qwen3", **options: Any) -> Renderer:
     """A renderer of another template, with the reference engine: it loads faster."""
-    options = {"max_length": 1 << 20, "fast": False, **options}
-    return Renderer(RenderSpec(replace(tokenizer(name), chat_template=template), **options))
+    options = {"max_length": 1 << 20, **options}
+    return Renderer(RenderSpec(replace(tokenizer(name), chat_template=template), **options), engine(name))
 
 
 def chat(*turns: str | Message, **options: Any) -> Conversation:

@@ -6,6 +6,7 @@ what form of tool arguments does it want, with what text does inference open an 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,11 +109,10 @@ def _call_shape(template: ChatTemplate) -> Shape:
     policies: tuple[NullPolicy, ...] = ("drop", "keep")
 
     def text(arguments: Any) -> str | None:
-        for content in ("", None):
-            for nulls in policies:
-                marked = _try(template, Shape(nulls=nulls), [_USER, _call(content, arguments)], tools=_TOOLS)
-                if marked is not None and "Rome" in marked.text:
-                    return marked.text
+        for content, nulls, rest in itertools.product(("", None), policies, ([], [_TOOL])):
+            marked = _try(template, Shape(nulls=nulls), [_USER, _call(content, arguments), *rest], tools=_TOOLS)
+            if marked is not None and "Rome" in marked.text:
+                return marked.text
         return None
 
     as_object, as_string = text(_ARGUMENTS), text('{"city": "Rome"}')
@@ -229,7 +229,15 @@ def _answers(template: ChatTemplate, shape: Shape, kwargs: Mapping[str, Any]) ->
     for turns, tools in _openings():
         for after in ([], [_USER, Message("assistant", "7even")], [_USER]):
             full = _try(template, shape, [*turns, Message("assistant", "Alpha"), *after], tools=tools, kwargs=kwargs)
-            if full is not None and (region := _region(full, len(turns))) is not None:
+            if full is None:
+                continue
+            region = _region(full, len(turns))
+            if not full.regions:  # nothing is marked: the turn is what prefixes leave
+                before = _try(template, shape, turns, tools=tools, kwargs=kwargs, open_turn=True)
+                upto = _try(template, shape, [*turns, Message("assistant", "Alpha")], tools=tools, kwargs=kwargs)
+                if before is not None and upto is not None and upto.text.startswith(before.text):
+                    region = len(before.text), len(upto.text)
+            if region is not None:
                 yield full, region
 
 

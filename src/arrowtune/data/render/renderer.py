@@ -28,14 +28,15 @@ class Renderer:
 
     Args:
         spec: What to do.
+        engine: A token engine of the same tokenizer, to share; else one is opened.
 
     Raises:
         RenderError: The template is not valid Jinja.
     """
 
-    def __init__(self, spec: RenderSpec) -> None:
+    def __init__(self, spec: RenderSpec, engine: Engine | None = None) -> None:
         self.spec = spec
-        self.engine = Engine(spec.files, fast=spec.fast)
+        self.engine = engine or Engine(spec.files, fast=spec.fast)
         self._chat = ChatRows(spec, self.engine) if spec.files.chat_template is not None else None
 
     @cached_property
