@@ -53,6 +53,7 @@ def _skeleton(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
             delattr(config, name)
     config.use_cache = True
     config.dtype = dtype
+    config._name_or_path = ""
     with torch.device("meta"):
         skeleton: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
     return skeleton
