@@ -1,0 +1,56 @@
+"""The token engines: the same ids, and places that are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrowtune.data.render.engine import NASTY, utf8_places
+from tests.support.render import NAMES, chat, encode, renderer, trained
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fast_engine_gives_the_reference_ids_and_places(name: str) -> None:
+    fast, slow = renderer(name).engine, renderer(name, False).engine
+    assert fast.fast, fast.reason
+    assert not slow.fast
+    texts = [*NASTY, "e\u0301 und \u1100\u1161", "plain", "▁ <unk>"]
+    one, two = fast.encode(texts), slow.encode(texts)
+    np.testing.assert_array_equal(one.ids, two.ids)
+    np.testing.assert_array_equal(one.offsets, two.offsets)
+    np.testing.assert_array_equal(one.base, two.base)
+    assert one.referred < len(texts) == two.referred
+    text = "".join(texts).encode()
+    for k in range(len(texts)):
+        part = slice(one.offsets[k], one.offsets[k + 1])
+        assert np.all(np.diff(one.starts[part]) >= 0)
+        # Where both say that a character begins, they agree; inside a character the reference rounds down.
+        begins = [place for place in one.starts[part].tolist() if text[place : place + 1] and text[place] & 0xC0 != 0x80]
+        assert set(begins) <= set(two.starts[part].tolist()) | {one.base[k]}
+
+
+@given(st.text(max_size=40))
+def test_utf8_places(text: str) -> None:
+    assert utf8_places(text).tolist() == [len(text[:k].encode()) for k in range(len(text) + 1)]
+
+
+@pytest.mark.parametrize("fast", [None, False])
+def test_B35_surrogates_are_joined_or_replaced_and_counted(fast) -> None:
+    qwen = renderer("qwen3", fast)
+    lone, pair = chat("u:a \ud800 b", "a:c \udfff"), chat("u:\ud83d\ude00", "a:\ud83d\ude00")
+    encoded = encode(qwen, lone, pair)
+    assert encoded.counts["repaired_text"] == 2
+    assert trained(qwen, lone) == ["<think>\n\n</think>\n\nc \ufffd<|im_end|>"]
+    assert trained(qwen, pair) == ["<think>\n\n</think>\n\n😀<|im_end|>"]
+
+
+def test_text_that_is_not_normalised_goes_to_the_reference(monkeypatch) -> None:
+    encoded = encode(renderer("qwen3"), chat("u:Ä", "a:A\u0308b"), chat("u:Ä", "a:Äb"))
+    assert encoded.counts["reference_engine"] == 1
+    assert trained(renderer("qwen3"), chat("u:x", "a:A\u0308b")) == ["<think>\n\n</think>\n\nÄb<|im_end|>"]
+
+
+def test_an_empty_batch() -> None:
+    assert encode(renderer("qwen3")).offsets.tolist() == [0]
