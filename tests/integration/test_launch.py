@@ -43,6 +43,15 @@ def test_ranks_can_form_a_process_group_from_their_environment() -> None:
     assert launch(f"{ENTRIES}:all_reduce", {"plus": 0.5}, devices=2) == 2.0
 
 
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        f"from arrowtune.launch.local import launch\nprint(launch('{ENTRIES}:all_reduce', {{'plus': 0}}, devices=2))\n"
+    )
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=90, check=False)
+    assert (run.stdout, run.stderr) == ("1.0\n", "")
+
+
 def test_an_error_raised_in_a_rank_comes_back_as_that_error_though_another_rank_hangs(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteLoss, match="step 7 is NaN") as caught:
         launch(f"{ENTRIES}:fail_on_purpose", {}, devices=2, logs=tmp_path)

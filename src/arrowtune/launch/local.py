@@ -6,10 +6,12 @@ import logging
 import os
 import pickle
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from arrowtune.errors import ArrowtuneError, Interrupted, WorkerLost
@@ -49,7 +51,7 @@ def launch(entry: str, payload: Any, *, devices: int, logs: Path | None = None) 
     """
     if devices == 1 or joined():
         return resolve_entry(entry)(payload)
-    with open_hub() as hub, forwarded_signals(hub), _quiet_elastic():
+    with open_hub() as hub, forwarded_signals(hub), _quiet_elastic(), _no_main_script():
         task = Task(hub.address, os.getpid(), entry, pickle.dumps(payload), logs.absolute() if logs else None)
         failed = _run_elastic(task, devices, hub.folder)
         hub.drain()
@@ -129,6 +131,17 @@ def _last_line(log: Path) -> str:
     except OSError:
         return ""
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+
+@contextmanager
+def _no_main_script() -> Iterator[None]:
+    """Keep spawned ranks from running the main script again: nothing of it is needed, and it may have no guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager
