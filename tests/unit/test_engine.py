@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.render import NAMES, chat, encode, renderer, trained
 
 from arrowtune.data.render.engine import NASTY, utf8_places
-from tests.support.render import NAMES, chat, encode, renderer, trained
 
 
 @pytest.mark.parametrize("name", NAMES)

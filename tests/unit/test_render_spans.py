@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.render import CHATML, ORIGIN, chat, encode, ids_of, skip, trained, trained_runs, with_template
 
 from arrowtune.errors import RenderError
 from arrowtune.types import Completion, Message
-from tests.support.render import CHATML, ORIGIN, chat, encode, ids_of, skip, trained, trained_runs, with_template
 
 _OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
@@ -79,9 +79,12 @@ def test_B02_truncation_that_removes_every_label() -> None:
 
 
 def test_B07_the_generation_prompt_decides_what_is_boilerplate() -> None:
-    thinking = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}{{ '<think>\n\n</think>\n\n' }}"
-    thinking += "{% endif %}{{ m.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
-    supplied = thinking + "{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    thought = "{{ '<think>\n\n</think>\n\n' }}"
+    thinking = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}" + thought + "{% endif %}"
+    )
+    thinking += "{{ m.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    supplied = thinking + thought + "{% endif %}"
     assert trained(with_template(supplied), chat("u:ok?", "a:Yes")) == ["Yes<|im_end|>"]
     assert trained(with_template(thinking + "{% endif %}"), chat("u:ok?", "a:Yes")) == ["<think>\n\n</think>\n\nYes<|im_end|>"]
 
@@ -176,7 +179,8 @@ def test_B17_the_end_of_turn_is_trained_though_it_is_the_pad_token(chatml) -> No
 
 
 def test_B19_one_bos() -> None:
-    llama = with_template("{{ bos_token }}" + CHATML.replace("<|im_start|>", "<|start_header_id|>").replace("<|im_end|>", "<|eot_id|>"), "llama3_1")
+    template = CHATML.replace("<|im_start|>", "<|start_header_id|>").replace("<|im_end|>", "<|eot_id|>")
+    llama = with_template("{{ bos_token }}" + template, "llama3_1")
     bos = llama.engine.token_id("<|begin_of_text|>")
     assert ids_of(encode(llama, chat("u:q", "a:x"))).count(bos) == 1
     assert ids_of(encode(llama, Completion("a", "b", ORIGIN))).count(bos) == 1

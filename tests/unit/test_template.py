@@ -8,16 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.render import CHATML, NAMES, ORIGIN, chat, encode, skip, tokenizer, trained, with_template
 
 from arrowtune.data.formats import get_format
 from arrowtune.data.render.probe import find_shape
 from arrowtune.data.render.template import ChatTemplate, Shape, TemplateFailure, shape_message
 from arrowtune.types import Conversation, Message
-from tests.support.render import CHATML, NAMES, ORIGIN, chat, encode, skip, tokenizer, trained, with_template
 
 _SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-_TOOL = {"type": "function", "function": {"name": "größe", "description": "größe <b> & 'q' \"d\"", "parameters": {"z": {}, "a": [1, 2.0]}}}
-_CALL = {"id": "abcdef123", "type": "function", "function": {"name": "größe", "arguments": {"zeta": 1, "alpha": {}, "none": None}}}
+_TOOL = {
+    "type": "function",
+    "function": {"name": "größe", "description": "größe <b> & 'q' \"d\"", "parameters": {"z": {}, "a": [1, 2.0]}},
+}
+_CALL = {
+    "id": "abcdef123",
+    "type": "function",
+    "function": {"name": "größe", "arguments": {"zeta": 1, "alpha": {}, "none": None}},
+}
 _ROWS: dict[str, dict[str, Any]] = {
     "single": {"messages": [{"role": "user", "content": "Q <b> ü"}, {"role": "assistant", "content": " A\n"}]},
     "multi": {
@@ -80,15 +87,18 @@ def test_every_template_compiles_to_the_same_text_with_and_without_marks() -> No
     for name, source in _templates().items():
         template = ChatTemplate(source, _SPECIAL, {}, "2026-11-30")
         turns = [Message("user", "Which?"), Message("assistant", "That.")]
+        failure = ""
         try:
             template.check_marks([shape_message(turn, find_shape(template), {}) for turn in turns])
-        except TemplateFailure as failure:
-            assert "watched" not in str(failure), name
+        except TemplateFailure as raised:  # refusing a plain question and answer is the template's right
+            failure = str(raised)
+        assert "watched" not in failure, name
 
 
 def test_B24_arguments_as_string_or_object_render_alike() -> None:
-    twice = CHATML.replace("m.content +", "(m.content or '') + (m.tool_calls[0].function.arguments | tojson if m.tool_calls else '') +")
-    raw = CHATML.replace("m.content +", "(m.content or '') + (m.tool_calls[0].function.arguments if m.tool_calls else '') +")
+    call = "(m.content or '') + (m.tool_calls[0].function.name + (%s) if m.tool_calls else '') +"
+    twice = CHATML.replace("m.content +", call % "m.tool_calls[0].function.arguments | tojson")
+    raw = CHATML.replace("m.content +", call % "m.tool_calls[0].function.arguments")
 
     def turn(arguments: object) -> Conversation:
         record = {"tool_calls": [{"function": {"name": "Rome", "arguments": arguments}}], "role": "assistant", "content": None}
@@ -97,10 +107,10 @@ def test_B24_arguments_as_string_or_object_render_alike() -> None:
         return item
 
     for template in (twice, raw):
-        renderer = with_template(template.replace("(m.content or '')", "(m.content or '') + (m.tool_calls[0].function.name if m.tool_calls else '')"))
+        renderer = with_template(template)
         spans = [trained(renderer, turn(arguments)) for arguments in ({"city": "Rome"}, '{"city": "Rome"}')]
         assert spans[0] == spans[1] == ['Rome{"city": "Rome"}<|im_end|>']
-    renderer = with_template(twice.replace("(m.content or '')", "(m.content or '') + (m.tool_calls[0].function.name if m.tool_calls else '')"))
+    renderer = with_template(twice)
     for invalid in ("{city:", "", "null"):
         encoded = encode(renderer, turn(invalid))
         assert encoded.counts["invalid_tool_arguments"] == 1
@@ -140,7 +150,12 @@ def test_B27_calls_that_a_template_leaves_out_are_not_trained() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_B29_null_content_never_becomes_the_word_none(name: str) -> None:
     renderer = with_template(str(tokenizer(name).chat_template), name)
-    turns = [Message("user", "q"), Message("assistant", None, tool_calls=[_CALL, _CALL]), Message("tool", "r"), Message("assistant", "done")]
+    turns = [
+        Message("user", "q"),
+        Message("assistant", None, tool_calls=[_CALL, _CALL]),
+        Message("tool", "r"),
+        Message("assistant", "done"),
+    ]
     preview = renderer.preview(chat(*turns))
     assert preview.skip is not None or "None" not in preview.text
     if name in ("qwen3", "deepseek_v3"):

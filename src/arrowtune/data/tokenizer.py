@@ -275,4 +275,3 @@ def _stamps(folder: Path | None, gguf: str | None) -> list[Any]:
     names = [gguf] if gguf else sorted(path.name for path in folder.iterdir() if "token" in path.name or path.suffix in kinds)
     stats = [(name, (folder / name).stat()) for name in names if (folder / name).is_file()]
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-

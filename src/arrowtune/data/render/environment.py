@@ -138,9 +138,7 @@ def compile_template(source: str, date: str | None, marks: dict[str, Callable[..
     Raises:
         RenderError: The template is not valid Jinja; names the line.
     """
-    environment = _Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
-    )
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = _tojson
     environment.filters.update(marks or dict.fromkeys((ENTER, LEAVE, GENERATE, GENERATED), _no_mark))
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_clock(date), dict=_Dict(), namespace=_Namespace)

@@ -169,9 +169,7 @@ def find_rules(
     )
 
 
-def _ends(
-    template: ChatTemplate, shape: Shape, kwargs: Mapping[str, Any], added: Sequence[AddedToken]
-) -> tuple[set[str], bool]:
+def _ends(template: ChatTemplate, shape: Shape, kwargs: Mapping[str, Any], added: Sequence[AddedToken]) -> tuple[set[str], bool]:
     """The tokens that end turns, and whether some follow the turn."""
     ends: set[str] = set()
     after = False
