@@ -93,7 +93,7 @@ def _answers(name: str, turns: list[Message]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_ids_are_those_of_the_one_render_and_answers_alone_are_trained(name: str, data: st.DataObject) -> None:
     subject, reference = renderer(name), renderer(name, False)
@@ -107,7 +107,7 @@ def test_ids_are_those_of_the_one_render_and_answers_alone_are_trained(name: str
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_control_text_anywhere_moves_neither_turns_nor_masks(name: str, data: st.DataObject) -> None:
     subject, reference = renderer(name), renderer(name, False)

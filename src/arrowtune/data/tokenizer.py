@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -104,16 +106,14 @@ def load_tokenizer(
     if path == TINY:
         return read_tokenizer(Path(str(importlib.resources.files("arrowtune") / "assets" / "tiny")), config.chat_template)
     gguf = None if config.path else gguf_file
-    local = Path(path).expanduser()
-    folder = local if local.is_dir() else None
-    if folder is None and not _looks_like_hub_id(path):
-        raise ConfigError(
-            f"there is no model folder {path}",
-            hint="give a folder with tokenizer.json, a hub id, or 'tiny'",
-            problems=[Problem("tokenizer.path" if config.path else "model.path", f"no such folder: {path}")],
-        )
-    if folder is None or gguf is not None or not (folder / "tokenizer.json").is_file():
-        folder = _converted(path, folder, gguf, revision, trust_remote_code, cache)
+    key = "tokenizer.path" if config.path else "model.path"
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        if not _HUB_ID.fullmatch(path):
+            raise _no_tokenizer(key, path, "there is no such folder")
+        folder = _fetched(key, path, None if config.path else revision, gguf)
+    if gguf is not None or not (folder / "tokenizer.json").is_file():
+        folder = _converted(key, folder, gguf, trust_remote_code, cache)
     return read_tokenizer(folder, config.chat_template)
 
 
@@ -224,8 +224,36 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def _looks_like_hub_id(path: str) -> bool:
-    return path.count("/") <= 1 and not path.startswith((".", "/", "~")) and "\\" not in path and not path.endswith(".gguf")
+def _no_tokenizer(key: str, path: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"the tokenizer of {path} cannot be loaded: {reason}",
+        hint="give a folder with tokenizer.json, a hub id, or 'tiny'",
+        problems=[Problem(key, f"cannot load {path}")],
+    )
+
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "vocab*",
+    "merges*",
+    "*.model",
+    "config.json",
+)
+
+
+def _fetched(key: str, path: str, revision: str | None, gguf: str | None) -> Path:
+    """The tokenizer's files from the hub, as they are now at that revision; from the hub's own cache when offline."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(path, revision=revision, allow_patterns=[*_HUB_FILES, *([gguf] if gguf else [])])
+    except (OSError, ValueError) as error:  # what huggingface_hub raises for names, access, the network
+        raise _no_tokenizer(key, path, " ".join(str(error).split())[:300]) from None
+    return Path(found)
 
 
 _CONVERT = """
@@ -234,7 +262,7 @@ job = json.loads(sys.argv[1])
 from transformers import AutoTokenizer
 from transformers.utils import logging
 logging.set_verbosity_error()
-options = {key: job[key] for key in ("gguf_file", "revision") if job[key]}
+options = {"gguf_file": job["gguf_file"]} if job["gguf_file"] else {}
 tokenizer = AutoTokenizer.from_pretrained(job["path"], trust_remote_code=job["trust_remote_code"], **options)
 if not tokenizer.is_fast:
     sys.exit("this tokenizer has no tokenizer.json form")
@@ -242,10 +270,13 @@ tokenizer.save_pretrained(job["out"])
 """
 
 
-def _converted(path: str, folder: Path | None, gguf: str | None, revision: str | None, trust: bool, cache: Path) -> Path:
+def _converted(key: str, folder: Path, gguf: str | None, trust: bool, cache: Path) -> Path:
     """Let transformers load the tokenizer in a process of its own and save it as `tokenizer.json`; done once."""
-    job: dict[str, Any] = {"path": path, "gguf_file": gguf, "revision": revision, "trust_remote_code": trust}
-    out = cache / "tokenizers" / digest_bytes(json.dumps([job, _stamps(folder, gguf)]).encode())
+    job: dict[str, Any] = {"path": str(folder.resolve()), "gguf_file": gguf, "trust_remote_code": trust}
+    stamps = _stamps(folder, gguf)
+    if not stamps:
+        raise _no_tokenizer(key, str(folder), f"there is no {gguf}" if gguf else "the folder holds no tokenizer")
+    out = cache / "tokenizers" / digest_bytes(json.dumps([job, stamps]).encode())
     if (out / "tokenizer.json").is_file():
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -253,25 +284,20 @@ def _converted(path: str, folder: Path | None, gguf: str | None, revision: str |
     command = [sys.executable, "-c", _CONVERT, json.dumps({**job, "out": str(aside)})]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 or not (aside / "tokenizer.json").is_file():
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1][:300]
-        raise ConfigError(
-            f"the tokenizer of {path} cannot be loaded: {reason}",
-            hint="check model.path and tokenizer.path; a folder with tokenizer.json needs nothing else",
-            problems=[Problem("tokenizer.path", f"cannot load {path}")],
-        )
+        raise _no_tokenizer(key, str(folder), (done.stderr.strip().splitlines() or ["transformers gave no reason"])[-1][:300])
     try:
         aside.rename(out)
     except OSError:  # another process was first; its folder is complete
+        shutil.rmtree(aside, ignore_errors=True)
         if not (out / "tokenizer.json").is_file():
             raise
     return out
 
 
-def _stamps(folder: Path | None, gguf: str | None) -> list[Any]:
+def _stamps(folder: Path, gguf: str | None) -> list[Any]:
     """Size and time of the files a conversion reads, so that a changed file is converted again."""
-    if folder is None:
-        return []
     kinds = {".model", ".txt"}
-    names = [gguf] if gguf else sorted(path.name for path in folder.iterdir() if "token" in path.name or path.suffix in kinds)
+    own = sorted(path.name for path in folder.iterdir() if path.name.startswith(("token", "vocab")) or path.suffix in kinds)
+    names = [gguf] if gguf else own
     stats = [(name, (folder / name).stat()) for name in names if (folder / name).is_file()]
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]

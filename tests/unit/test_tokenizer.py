@@ -1,0 +1,121 @@
+"""Finding and reading tokenizer files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.assets import tokenizer_folder
+from tests.support.render import CHATML, tokenizer
+
+from arrowtune.data.config import DataConfig, TokenizerConfig
+from arrowtune.data.render import RenderSpec
+from arrowtune.data.tokenizer import load_tokenizer, read_tokenizer
+from arrowtune.errors import ConfigError, RenderError
+
+
+def _folder(tmp_path: Path, **config: object) -> Path:
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
+    added = [{"id": 2, "content": "<|end|>", "special": True, "rstrip": True}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": added}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def test_what_is_read(tmp_path: Path) -> None:
+    files = read_tokenizer(_folder(tmp_path, eos_token={"content": "<|end|>"}, bos_token=None, chat_template="{{ x }}"))
+    assert (files.vocab_size, files.special_tokens, files.chat_template) == (3, {"eos_token": "<|end|>"}, "{{ x }}")
+    assert (files.added[0].special, files.added[0].rstrip, files.added[0].lstrip) == (True, True, False)
+    assert pickle.loads(pickle.dumps(files)) == files
+
+
+@pytest.mark.parametrize(
+    ("name", "alphabet", "normalizer"),
+    [("qwen3", "bytes", "nfc"), ("llama3_1", "bytes", "none"), ("gemma3", "pieces", "none"), ("deepseek_v3", "bytes", "none")],
+)
+def test_kinds_of_tokenizers(name: str, alphabet: str, normalizer: str) -> None:
+    assert (tokenizer(name).alphabet, tokenizer(name).normalizer) == (alphabet, normalizer)
+
+
+def test_which_template_goes_first(tmp_path: Path) -> None:
+    folder = _folder(tmp_path, chat_template=[{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}])
+    assert read_tokenizer(folder).chat_template == "d"
+    (folder / "chat_template.jinja").write_text("from the file")
+    assert read_tokenizer(folder).chat_template == "from the file"
+    (tmp_path / "mine.jinja").write_text("mine")
+    assert read_tokenizer(folder, str(tmp_path / "mine.jinja")).chat_template == "mine"
+    assert read_tokenizer(folder, "{{ messages }}").chat_template == "{{ messages }}"
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        read_tokenizer(folder, "nowhere.jinja")
+    assert caught.value.problems[0].path == "tokenizer.chat_template"
+
+
+def test_missing_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(RenderError, match=r"there is no tokenizer\.json"):
+        read_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(RenderError, match="cannot be read"):
+        read_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(RenderError, match="has no vocabulary"):
+        read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["./nowhere", "/no/such/folder", "nobody/has-this-model"])
+def test_an_unknown_model_is_one_sentence(tmp_path: Path, path: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be loaded") as caught:
+        load_tokenizer(TokenizerConfig(), path, cache=tmp_path)
+    assert caught.value.problems[0].path == "model.path"
+    assert "\n" not in caught.value.message
+
+
+def test_an_empty_folder_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the folder holds no tokenizer"):
+        load_tokenizer(TokenizerConfig(path=str(tmp_path)), "tiny", cache=tmp_path / "cache")
+
+
+def test_other_forms_are_converted_once_in_a_process_of_their_own(tmp_path: Path) -> None:
+    tree = json.loads((tokenizer_folder("qwen3") / "tokenizer.json").read_bytes())
+    source, cache = tmp_path / "source", tmp_path / "cache"
+    source.mkdir()
+    vocab = {token: number for token, number in tree["model"]["vocab"].items() if number < 256}
+    (source / "vocab.json").write_text(json.dumps({**vocab, "<|endoftext|>": 256}))
+    (source / "merges.txt").write_text("#version: 0.2\n")
+    (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", "chat_template": CHATML}))
+    first = load_tokenizer(TokenizerConfig(), str(source), cache=cache)
+    assert first.vocab_size == 257
+    assert first.chat_template == CHATML
+    marker = first.folder / "still-the-same"
+    marker.touch()
+    assert load_tokenizer(TokenizerConfig(), str(source), cache=cache) == first
+    assert marker.exists()
+
+
+def test_identity_names_what_changed(tmp_path: Path) -> None:
+    files = read_tokenizer(_folder(tmp_path, chat_template=CHATML))
+    base = RenderSpec.of(files, DataConfig(), TokenizerConfig())
+    assert base.identity() == base.with_engine(False).identity()
+
+    def changed(spec: RenderSpec) -> set[str]:
+        before, after = base.identity(), spec.identity()
+        return {name for name in before if before[name] != after[name]}
+
+    assert changed(replace(base, files=replace(files, chat_template="x"))) == {"chat_template"}
+    assert changed(replace(base, template_kwargs={"enable_thinking": False})) == {"template_kwargs"}
+    assert changed(replace(base, max_length=7, overlong="drop")) == {"max_length", "overlong"}
+    before = base.identity()
+    (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + " ")
+    assert {name for name, value in base.identity().items() if before[name] != value} == {"tokenizer"}
+
+
+def test_nothing_heavy_is_imported() -> None:
+    import subprocess
+
+    code = "import sys, arrowtune.data.render, arrowtune.data.formats;"
+    code += "print(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
