@@ -53,7 +53,8 @@ def parse_message(item: Any, field: str, origin: Origin) -> Message:
         raise bad(origin, field, f"must be an object with role and content, not {kind(item)}")
     role = item.get("role")
     if not isinstance(role, str) or not role:
-        raise bad(origin, f"{field}.role", "is missing" if role is None else f"must be a name, not {kind(role)}")
+        hint = "for from / value turns name format: sharegpt and columns: {conversations: messages}" if "from" in item else ""
+        raise bad(origin, f"{field}.role", "is missing" if role is None else f"must be a name, not {kind(role)}", hint)
     reasoning, used = _reasoning(item, field, origin)
     calls = _tool_calls(item.get("tool_calls"), f"{field}.tool_calls", origin)
     extra = {key: value for key, value in item.items() if key not in _OWN and key != used}
