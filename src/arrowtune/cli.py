@@ -91,9 +91,10 @@ def _verb(function: Callable[..., Any]) -> Callable[..., None]:
 def train(run: RunFile, overrides: Overrides = None, as_json: Json = False) -> Any:
     """Prepare what is missing, then train. Continues a run that has a checkpoint."""
     from arrowtune import api
+    from arrowtune.data.progress import Bars
     from arrowtune.view.trained import trained_json, trained_text
 
-    with _progress() as progress:
+    with Bars() as progress:
         result = api.train(_load(run, overrides), progress=progress)
     return trained_json(result) if as_json else trained_text(result)
 
@@ -102,9 +103,10 @@ def train(run: RunFile, overrides: Overrides = None, as_json: Json = False) -> A
 def prepare(run: RunFile, overrides: Overrides = None, as_json: Json = False) -> Any:
     """Tokenise the data into the store and stop."""
     from arrowtune import api
+    from arrowtune.data.progress import Bars
     from arrowtune.view.prepared import prepared_text
 
-    with _progress() as progress:
+    with Bars() as progress:
         stores = [store.to_json() for store in api.prepare(_load(run, overrides), progress=progress)]
     return {"stores": stores} if as_json else prepared_text(stores)
 
@@ -142,9 +144,10 @@ def eval(
 ) -> Any:
     """Measure a checkpoint on every evaluation set of the run."""
     from arrowtune import api
+    from arrowtune.data.progress import Bars
     from arrowtune.view.trained import evaluated_json, evaluated_text
 
-    with _progress() as progress:
+    with Bars() as progress:
         evals = api.evaluate(_load(run, overrides), checkpoint, progress=progress)
     return evaluated_json(evals) if as_json else evaluated_text(evals)
 
@@ -184,11 +187,6 @@ def _load(run: Path, overrides: list[str] | None) -> SFTConfig:
     from arrowtune.config import SFTConfig
 
     return SFTConfig.load(run, overrides or ())
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    yield None
 
 
 # ---------------------------------------------------------------------- results

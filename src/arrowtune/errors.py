@@ -1,22 +1,22 @@
 """Every exception arrowtune raises on purpose, and the exit code each becomes.
 
-    ArrowtuneError                 str() is one sentence with the place; .hint says what to do
-      ConfigError             2    the run file or the command line; may hold several problems at once
-        MissingExtra          2    an optional package is needed
-        RunLocked             2    another process is writing the run folder
-      DataError               3
-        SourceError           3    a file or folder that cannot be read
-        FormatError           3    a row that is not of its format
-        RenderError           3    a template that fails, or spans that cannot be proved
-        EmptyDataset          3    nothing left to train on
-        StoreError            3    a store that is missing, torn or of another version
-        PlanError             3    examples that cannot be laid out as asked
-      BackendError            4
-        NonFiniteLoss         4    the loss or gradient is NaN or infinite
-        WorkerLost            4    a rank or a worker died
-      CheckpointError         5
-      ExportError             6
-      Interrupted         128+n    signal n ended the run after a clean save: 130 for SIGINT, 143 for SIGTERM
+ArrowtuneError                 str() is one sentence with the place; .hint says what to do
+  ConfigError             2    the run file or the command line; may hold several problems at once
+    MissingExtra          2    an optional package is needed
+    RunLocked             2    another process is writing the run folder
+  DataError               3
+    SourceError           3    a file or folder that cannot be read
+    FormatError           3    a row that is not of its format
+    RenderError           3    a template that fails, or spans that cannot be proved
+    EmptyDataset          3    nothing left to train on
+    StoreError            3    a store that is missing, torn or of another version
+    PlanError             3    examples that cannot be laid out as asked
+  BackendError            4
+    NonFiniteLoss         4    the loss or gradient is NaN or infinite
+    WorkerLost            4    a rank or a worker died
+  CheckpointError         5
+  ExportError             6
+  Interrupted         128+n    signal n ended the run after a clean save: 130 for SIGINT, 143 for SIGTERM
 """
 
 from __future__ import annotations

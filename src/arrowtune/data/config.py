@@ -50,7 +50,8 @@ class TokenizerConfig(Section):
     template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments handed to the template with every row, such as `enable_thinking: false`."""
     date: str | None = None
-    """The date (YYYY-MM-DD) that templates which read the clock are given; required for those, so that stores do not change by the day."""
+    """The date (YYYY-MM-DD) that templates which read the clock are given; required for those, so that
+    stores do not change by the day."""
     fast: bool = True
     """Use the fast token engine where it gives the same ids as the reference."""
 
@@ -88,5 +89,8 @@ class DataConfig(Section):
         weighted = [source for source in self.train if source.weight is not None]
         if weighted and len(weighted) != len(self.train):
             bare = next(source for source in self.train if source.weight is None)
-            raise ValueError(f"train source {bare.name or bare.path!r} has no weight while others have; give every train source a weight or none")
+            raise ValueError(
+                f"train source {bare.name or bare.path!r} has no weight while others have; "
+                "give every train source a weight or none"
+            )
         return self

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 
 from rich.text import Text
 
@@ -26,24 +25,36 @@ class PreviewedRow:
     Attributes:
         source: The name of its source.
         origin: Its address.
-        tokens: Bytes and loss weight of every token that an example keeps.
-        skip: Why the row is not used, or None.
+        runs: The text in stretches of one loss weight each.
+        tokens, trained_tokens: Of the example.
+        cut: Characters of the text that `max_length` leaves out.
     """
 
     source: str
     origin: Origin
-    tokens: tuple[tuple[bytes, float], ...] = ()
-    skip: Skip | None = None
+    runs: tuple[tuple[str, float], ...]
+    tokens: int
+    trained_tokens: int
+    cut: int = 0
 
-    @property
-    def trained_tokens(self) -> int:
-        """Tokens with weight."""
-        return sum(weight > 0 for _, weight in self.tokens)
 
-    def runs(self) -> Iterator[tuple[str, float]]:
-        """Neighbouring tokens of one weight, put together and decoded: a character may be several tokens."""
-        for weight, tokens in groupby(self.tokens, key=lambda token: token[1]):
-            yield b"".join(part for part, _ in tokens).decode("utf-8", "replace"), weight
+def runs_of(text: str, spans: Iterable[tuple[int, int, float]]) -> tuple[tuple[str, float], ...]:
+    """Cut a text at its trained spans.
+
+    Args:
+        text: The render.
+        spans: (start, end, weight) in characters, in order; what lies between them is context.
+    """
+    runs: list[tuple[str, float]] = []
+    done = 0
+    for start, end, weight in spans:
+        start, end = max(start, done), min(end, len(text))
+        if start >= end:
+            continue
+        runs += [(text[done:start], 0.0), (text[start:end], float(weight))]
+        done = end
+    runs.append((text[done:], 0.0))
+    return tuple((part, weight) for part, weight in runs if part)
 
 
 def row_text(row: PreviewedRow, *, colour: bool, full: bool = False) -> Text:
@@ -54,9 +65,11 @@ def row_text(row: PreviewedRow, *, colour: bool, full: bool = False) -> Text:
         colour: Mark trained tokens by colour; otherwise by `⟦` and `⟧`.
         full: Show long stretches of context whole.
     """
-    numbers = f"{count(len(row.tokens))} tokens, {count(row.trained_tokens)} trained"
+    numbers = f"{count(row.tokens)} tokens, {count(row.trained_tokens)} trained"
     parts = [Text(f"{visible(str(row.origin))}  ({visible(row.source)}: {numbers})\n", style=HEAD if colour else "")]
-    parts += [_run(text, weight, colour, full) for text, weight in row.runs()]
+    parts += [_run(text, weight, colour, full) for text, weight in row.runs]
+    if row.cut:
+        parts.append(Text(f"\n… {count(row.cut)} more characters are beyond data.max_length …", style=SKIPPED if colour else ""))
     whole = Text.assemble(*parts)
     return whole if whole.plain.endswith("\n") else whole + Text("\n")
 
@@ -83,12 +96,12 @@ def _shorten(text: str) -> str:
     return f"{text[:_KEPT]}\n… {count(len(text) - 2 * _KEPT)} more characters of context …\n{text[-_KEPT:]}"
 
 
-def skip_text(skips: Iterable[Skip], explain: dict[str, str], *, colour: bool) -> Text:
+def skip_text(skips: Iterable[Skip], reasons: Mapping[str, str], *, colour: bool) -> Text:
     """One line per skipped row: where, why, and the detail."""
-    lines = [f"{visible(str(skip.origin))}  {skip.reason}: {_why(skip, explain)}\n" for skip in skips]
-    return Text("".join(lines), style=SKIPPED if colour else "")
+    lines = [f"{visible(str(skip.origin))}  {skip.reason}: {_why(skip, reasons)}".rstrip(": ") for skip in skips]
+    return Text("".join(f"{line}\n" for line in lines), style=SKIPPED if colour else "")
 
 
-def _why(skip: Skip, explain: dict[str, str]) -> str:
-    why = explain.get(skip.reason, "")
-    return visible("; ".join(part for part in (why, skip.detail) if part).replace("\n", " "))
+def _why(skip: Skip, reasons: Mapping[str, str]) -> str:
+    parts = (reasons.get(skip.reason, ""), skip.detail)
+    return visible("; ".join(part for part in parts if part).replace("\n", " "))

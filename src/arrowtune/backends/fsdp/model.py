@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from arrowtune.backends.config import ModelConfig
 from arrowtune.errors import BackendError, ConfigError, MissingExtra, Problem
@@ -30,6 +31,7 @@ def load_model(model: ModelConfig, *, seed: int) -> Loaded:
         ConfigError: `model.path` cannot be found or is not a causal language model; an override is unknown.
         BackendError: The weights cannot be read.
     """
+    disable_progress_bar()  # Loading takes moments, and the bars of all ranks would write over each other.
     tiny = model.path == "tiny"
     path = str(files("arrowtune") / "assets" / "tiny") if tiny else model.path
     random = tiny or model.init == "random"

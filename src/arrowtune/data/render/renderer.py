@@ -118,6 +118,12 @@ class Renderer:
         if self._chat is not None:
             self._chat.check()
 
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """The ids that end an assistant turn, and the end of text: what generation with the trained model must stop at."""
+        texts = [*(self._chat.ends() if self._chat is not None else ()), self.spec.files.special_tokens.get("eos_token")]
+        ids = [self.engine.token_id(text) for text in texts if text is not None]
+        return tuple(dict.fromkeys(token for token in ids if token is not None))
+
     def preview(self, item: Item) -> Preview:
         """One row as it will be trained."""
         job = self._job(item, Counter())

@@ -131,6 +131,10 @@ class ChatRows:
         counts["trimmed"] += 1
         return turns[: last + 1]
 
+    def ends(self) -> tuple[str, ...]:
+        """The tokens that end an assistant turn."""
+        return self._rules_for({}).ends
+
     def _rules_for(self, kwargs: Mapping[str, Any]) -> TurnRules:
         key = json.dumps(dict(kwargs), sort_keys=True, default=str) if kwargs else ""
         if key not in self._rules:

@@ -1,1 +1,7 @@
+"""Sources: which files a data set consists of, how they are cut into pieces, and how pieces become rows."""
 
+from arrowtune.data.sources.local import Source, SourceFile, resolve_source
+from arrowtune.data.sources.piece import PIECE_BYTES, Piece, RawRow
+from arrowtune.data.sources.readers import FileCut, head, parse
+
+__all__ = ["PIECE_BYTES", "FileCut", "Piece", "RawRow", "Source", "SourceFile", "head", "parse", "resolve_source"]

@@ -1,0 +1,177 @@
+"""What the command line and library users call: prepare, train, evaluate, export, check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arrowtune.config import SFTConfig
+from arrowtune.errors import CheckpointError, ConfigError
+from arrowtune.ingest import Ingested, ingest, render_spec
+from arrowtune.launch.devices import count_devices
+from arrowtune.launch.local import joined, launch
+from arrowtune.resolve import Resolved, resolve
+from arrowtune.runfolder import RunFolder, read_json
+from arrowtune.types import EvalStats
+
+if TYPE_CHECKING:
+    from arrowtune.checkup import CheckReport
+    from arrowtune.data.prepare import PreparedStore
+    from arrowtune.rank import Inputs
+    from arrowtune.trainer import TrainResult
+
+
+def prepare(config: SFTConfig, *, progress: Any = None) -> list[PreparedStore]:
+    """Tokenise every source of the run into its store, or find the store that is there.
+
+    Args:
+        config: The run.
+        progress: Told of rows, tokens and skips as they come; see `arrowtune.data.progress`.
+
+    Returns:
+        One entry for each source, training first, in the order of the run file.
+
+    Raises:
+        ConfigError: The run contradicts itself.
+        DataError: A source, its rows or the template.
+    """
+    return list(ingest(_resolve(config, for_training=False), progress=progress).stores)
+
+
+def check(config: SFTConfig) -> CheckReport:
+    """Validate and plan a run without a device and without loading the model.
+
+    Exact where the stores are there; otherwise estimated from the first 1,000 rows of each source.
+
+    Raises:
+        ConfigError: The run contradicts itself.
+        DataError: A source, its rows or the template.
+    """
+    from arrowtune.checkup import check_run
+
+    return check_run(_resolve(config))
+
+
+def train(config: SFTConfig, *, progress: Any = None) -> TrainResult:
+    """Prepare what is missing, then train; continues a run that has a checkpoint.
+
+    Raises:
+        Interrupted: A signal ended the run after a clean save.
+        ArrowtuneError: Whatever else went wrong; the message says what and where.
+    """
+    from arrowtune.rank import settle
+
+    if joined():
+        return train_rank(Task(config))
+    folder = RunFolder(config.run_dir)
+    with folder.lock():
+        inputs = settle(config, progress=progress)
+        result: TrainResult = _launch("train_rank", Task(config, inputs), folder)
+    return result
+
+
+def evaluate(config: SFTConfig, checkpoint: str | Path, *, progress: Any = None) -> list[EvalStats]:
+    """The exact token-weighted loss of a checkpoint on every evaluation set of the run.
+
+    Raises:
+        ConfigError: The run has no evaluation set.
+        CheckpointError: The checkpoint is not complete.
+    """
+    from arrowtune.rank import Inputs
+
+    if not config.data.eval:
+        raise ConfigError("the run has no evaluation set", hint="add data.eval: [{path: holdout.jsonl}]")
+    only_eval = config.model_copy(update={"data": config.data.model_copy(update={"train": ()})})
+    run = _resolve(only_eval, for_training=False)
+    inputs = Inputs(run, ingest(run, progress=progress))
+    measured: list[EvalStats] = _launch("evaluate_rank", Task(only_eval, inputs, Path(checkpoint)), RunFolder(config.run_dir))
+    return measured
+
+
+def export(checkpoint: str | Path, out: str | Path, *, dtype: str = "auto") -> Path:
+    """Write the model of a checkpoint as a folder that `transformers` loads.
+
+    Args:
+        checkpoint: A `step-N` folder of a run.
+        out: The folder to write; complete or absent afterwards.
+        dtype: `auto` is the dtype the model came with.
+
+    Raises:
+        CheckpointError: The checkpoint is not complete, or not in a run's folder.
+        ExportError: The folder cannot be written.
+    """
+    from arrowtune.rank import Inputs
+
+    path = Path(checkpoint)
+    config = _config_of(path)
+    run = _resolve(config, for_training=False)
+    inputs = Inputs(run, Ingested((), render_spec(run)))
+    task = Task(config, inputs, path, Path(out), dtype)
+    written: Path = _launch("export_rank", task, RunFolder(config.run_dir))
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a launcher hands to its ranks: addresses and settings, no data."""
+
+    config: SFTConfig
+    inputs: Inputs | None = None
+    checkpoint: Path | None = None
+    out: Path | None = None
+    dtype: str = "auto"
+
+
+def train_rank(task: Task) -> TrainResult:
+    """One rank of `train`."""
+    from arrowtune.trainer import SFTTrainer
+
+    with SFTTrainer(task.config, inputs=task.inputs) as trainer:
+        return trainer.train()
+
+
+def evaluate_rank(task: Task) -> list[EvalStats]:
+    """One rank of `evaluate`."""
+    from arrowtune.rank import eval_plans, restored_model
+    from arrowtune.train.loop import evaluate as measure
+
+    assert task.inputs is not None
+    assert task.checkpoint is not None
+    with restored_model(task.config, task.checkpoint) as (backend, checkpoint):
+        return list(measure(backend, eval_plans(task.inputs.run, task.inputs.data, backend), checkpoint.step))
+
+
+def export_rank(task: Task) -> Path:
+    """One rank of `export`."""
+    from arrowtune.rank import export_model, restored_model
+
+    assert task.inputs is not None
+    assert task.checkpoint is not None
+    assert task.out is not None
+    with restored_model(task.config, task.checkpoint) as (backend, _):
+        return export_model(backend, task.out, task.dtype, task.config, task.inputs.data)
+
+
+def _launch(entry: str, task: Task, folder: RunFolder) -> Any:
+    assert task.inputs is not None
+    devices = task.inputs.run["launch.devices_per_node"]
+    return launch(f"arrowtune.api:{entry}", task, devices=devices, logs=folder.logs)
+
+
+def _resolve(config: SFTConfig, *, for_training: bool = True) -> Resolved:
+    devices, gpu = count_devices()
+    return resolve(config, devices=devices, gpu=gpu, for_training=for_training)
+
+
+def _config_of(checkpoint: Path) -> SFTConfig:
+    """The run that a checkpoint belongs to, from the `resolved.json` beside its folder."""
+    folder = RunFolder(checkpoint.absolute().parent.parent)
+    try:
+        tree = read_json(folder.resolved)["config"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CheckpointError(
+            f"{checkpoint} is not a checkpoint inside a run's folder: {folder.resolved} cannot be read",
+            hint="name a folder such as runs/NAME/checkpoints/step-00000100",
+        ) from None
+    return SFTConfig.parse({**tree, "output_dir": str(folder.path)}, where=str(folder.resolved))

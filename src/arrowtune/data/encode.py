@@ -1,0 +1,164 @@
+"""From a unit of work to a file of examples: what every worker does, and what one process does alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from arrowtune.data.formats import get_format
+from arrowtune.data.render import Encoded, Renderer, RenderSpec
+from arrowtune.data.report import BAD_ROW, Tally
+from arrowtune.data.sources import parse
+from arrowtune.data.store_format import disk_error, schema
+from arrowtune.data.store_writer import Places, make_batch
+from arrowtune.data.units import Unit
+from arrowtune.errors import FormatError
+from arrowtune.protocols import Tokens
+from arrowtune.types import Completion, Conversation, Origin, Skip
+
+_TALLY = b"tally"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the rows of one source become examples. Picklable and small.
+
+    Attributes:
+        spec: The renderer.
+        format: The name of the rows' format.
+        columns: The source's names of columns.
+        folder: Where finished units are kept; its name stands for everything above.
+    """
+
+    spec: RenderSpec
+    format: str
+    columns: Mapping[str, str]
+    folder: Path
+
+
+@dataclass(slots=True)
+class Gathered:
+    """The rows of a unit that are of their format, with their addresses within it: piece, row, line."""
+
+    items: list[Conversation | Completion] = field(default_factory=list)
+    places: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+class UnitEncoder:
+    """Encodes units by one recipe, and keeps the renderer between them."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._format = get_format(recipe.format)
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """Made with the first unit."""
+        return Renderer(self._recipe.spec)
+
+    def run(self, unit: Unit) -> Tally:
+        """Encode a unit into its file, unless an earlier run has.
+
+        Raises:
+            RenderError: The template cannot be used, or a row is too long and that is an error.
+            StoreError: The disk refuses.
+            SourceError: A file changed since it was cut.
+        """
+        path = unit_file(self._recipe.folder, unit)
+        found = read_tally(path)
+        if found is not None:
+            return found
+        tally, gathered = self.gather(unit)
+        encoded = self.renderer.encode(gathered.items)
+        self._account(encoded, gathered, tally)
+        _write(path, _batch(encoded, gathered, tally), tally)
+        return tally
+
+    def gather(self, unit: Unit, tally: Tally | None = None) -> tuple[Tally, Gathered]:
+        """Read the rows of a unit and parse them; those that are not of the format are counted."""
+        count = len(unit.pieces)
+        tally = Tally(read=[0] * count, kept=[0] * count)
+        gathered = Gathered()
+        for index, piece in enumerate(unit.pieces):
+            for raw in parse(piece, piece.load()):
+                tally.read[index] += 1
+                line = None if piece.line is None else raw.line
+                if raw.record is None:
+                    tally.skip(index, raw.row, line, BAD_ROW, raw.fault)
+                    continue
+                origin = Origin(piece.name, piece.row + raw.row, None if piece.line is None else piece.line + raw.line)
+                try:
+                    item = self._format.parse(raw.record, origin, self._recipe.columns)
+                except FormatError as error:
+                    tally.skip(index, raw.row, line, BAD_ROW, error.message.removeprefix(f"{origin}: "))
+                    continue
+                if isinstance(item, Skip):
+                    tally.skip(index, raw.row, line, item.reason, item.detail)
+                else:
+                    gathered.items.append(item)
+                    gathered.places.append((index, raw.row, raw.line))
+        return tally, gathered
+
+    @staticmethod
+    def _account(encoded: Encoded, gathered: Gathered, tally: Tally) -> None:
+        place_of: dict[Origin, tuple[int, int, int]] = {}
+        if encoded.skips:
+            place_of = {item.origin: place for item, place in zip(gathered.items, gathered.places, strict=True)}
+        for skip in encoded.skips:
+            piece, row, line = place_of[skip.origin]
+            tally.skip(piece, row, None if skip.origin.line is None else line, skip.reason, skip.detail)
+        for row in encoded.kept.tolist():
+            tally.kept[gathered.places[row][0]] += 1
+        starts = encoded.offsets[:-1]
+        weights = encoded.loss_weights
+        tally.tokens = len(encoded.input_ids)
+        tally.trained_tokens = int(np.count_nonzero(weights) - np.count_nonzero(weights[starts]))
+        tally.fractional = bool(((weights != 0) & (weights != 1)).any())
+        tally.counts.update(encoded.counts)
+        tally.sort()
+
+
+def _batch(encoded: Encoded, gathered: Gathered, tally: Tally) -> pa.RecordBatch:
+    kept = np.array([gathered.places[row] for row in encoded.kept.tolist()], np.int64).reshape(-1, 3)
+    places = Places(kept[:, 0].astype(np.int32), kept[:, 1].copy(), kept[:, 2].copy())
+    tokens = Tokens(encoded.input_ids, encoded.loss_weights, encoded.offsets)
+    return make_batch(tokens, places, schema(tally.fractional))
+
+
+def unit_file(folder: Path, unit: Unit) -> Path:
+    """Where a unit's examples are kept: named by content, so that whoever cuts the same content finds them."""
+    return folder / f"{unit.key}.arrow"
+
+
+def read_tally(path: Path) -> Tally | None:
+    """What is known of a finished unit; None where there is none."""
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+            return Tally.from_json(json.loads(reader.schema.metadata[_TALLY]))
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, batch: pa.RecordBatch, tally: Tally) -> None:
+    """Publish a unit's file: whole or absent, also after a power cut."""
+    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    kind = batch.schema.with_metadata({_TALLY: json.dumps(tally.to_json()).encode()})
+    try:
+        with open(temporary, "wb") as file:
+            with pa.ipc.new_file(file, kind) as writer:
+                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=kind))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise disk_error(error, path.parent.parent.parent) from None

@@ -1,0 +1,168 @@
+"""Worker processes that encode units: light, watched, and gone when the parent is."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import ModuleType
+from typing import Any
+
+from arrowtune.data.encode import Recipe, UnitEncoder
+from arrowtune.data.report import Tally
+from arrowtune.data.units import Unit
+from arrowtune.errors import ArrowtuneError, WorkerLost
+
+_AHEAD = 2
+"""Units a worker holds: the one it works on, and the next."""
+
+Done = tuple[Unit, Tally]
+
+
+def encode_here(recipe: Recipe, units: Iterator[Unit]) -> Iterator[Done]:
+    """Encode units one after the other in this process."""
+    encoder = UnitEncoder(recipe)
+    for unit in units:
+        yield unit, encoder.run(unit)
+
+
+def encode_by(workers: int, recipe: Recipe, units: Iterator[Unit]) -> Iterator[Done]:
+    """Encode units in worker processes, each taking the next one as it gets free.
+
+    Args:
+        workers: How many.
+        recipe: What to do.
+        units: Drawn only as fast as they are worked on.
+
+    Yields:
+        Every unit with its tally, in the order in which they are done.
+
+    Raises:
+        ArrowtuneError: What a worker raised.
+        WorkerLost: A worker died; the message names what it was working on.
+    """
+    pool = _start(workers, recipe)
+    try:
+        for unit in units:
+            yield from _collect(pool, block=all(len(worker.held) >= _AHEAD for worker in pool))
+            worker = min(pool, key=lambda one: len(one.held))
+            worker.give(unit)
+        while any(worker.held for worker in pool):
+            yield from _collect(pool, block=True)
+    finally:
+        for worker in pool:
+            worker.stop()
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    held: list[Unit] = field(default_factory=list)
+
+    def give(self, unit: Unit) -> None:
+        try:
+            self.pipe.send(unit)
+        except OSError:
+            raise self.lost() from None
+        self.held.append(unit)
+
+    def take(self) -> Done:
+        try:
+            answer = self.pipe.recv()
+        except (EOFError, OSError):
+            raise self.lost() from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return self.held.pop(0), answer
+
+    def lost(self) -> WorkerLost:
+        self.process.join(timeout=5)
+        code = self.process.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"exited with code {code}"
+        what = f" while it worked on {self.held[0]}" if self.held else ""
+        return WorkerLost(
+            f"a worker of prepare {how}{what}",
+            hint="the kernel kills a process when memory runs out: fewer data.workers need less; what is finished is kept",
+        )
+
+    def stop(self) -> None:
+        self.pipe.close()
+        if self.held:
+            self.process.terminate()
+        self.process.join(timeout=10)
+
+
+def _collect(pool: list[_Worker], *, block: bool) -> list[Done]:
+    """What workers have finished; waits for at least one if `block`."""
+    by_pipe: dict[Any, _Worker] = {worker.pipe: worker for worker in pool if worker.held}
+    return [by_pipe[pipe].take() for pipe in wait(list(by_pipe), timeout=None if block else 0)]
+
+
+def _start(workers: int, recipe: Recipe) -> list[_Worker]:
+    context = multiprocessing.get_context("forkserver")
+    # The server imports the worker's modules once and forks: a worker starts in milliseconds, before any thread exists.
+    context.set_forkserver_preload(["arrowtune.data.pool"])
+    pool = []
+    with _without_main():
+        for number in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_work, args=(theirs, pickle.dumps(recipe), os.getpid()), name=f"arrowtune-prepare-{number}", daemon=True
+            )
+            process.start()
+            theirs.close()
+            pool.append(_Worker(process, ours))
+    return pool
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep multiprocessing from importing the user's script again in every worker: workers need nothing of it.
+
+    So a script without a main guard, a REPL and `python -c` all work.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _work(pipe: Connection, recipe: bytes, parent: int) -> None:
+    """A worker: units in, tallies out, until the pipe closes."""
+    _die_with_parent()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        # The terminal sends ^C to everyone; the parent ends its workers itself.
+        signal.signal(signum, signal.SIG_IGN if signum == signal.SIGINT else signal.SIG_DFL)
+    encoder = UnitEncoder(pickle.loads(recipe))
+    while True:
+        try:
+            unit = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer: Tally | BaseException = encoder.run(unit)
+        except ArrowtuneError as error:
+            answer = error
+        except Exception as error:  # noqa: BLE001 - the parent raises it, with the place
+            answer = WorkerLost(f"a worker of prepare failed on {unit}: {type(error).__name__}: {error}")
+        try:
+            pipe.send(answer)
+        except OSError:
+            return
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process with the server that forked it, which ends with the user's process."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -1,0 +1,46 @@
+"""One JSON text to one record: orjson first, the standard library where orjson refuses (large integers, NaN, lone surrogates)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+from arrowtune.types import Record
+
+_KINDS = {list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number", type(None): "null"}
+
+
+def decode(text: bytes) -> tuple[Record | None, str]:
+    """The record of a JSON text, or None and what is wrong with it. The reason never quotes the text."""
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        try:
+            value = json.loads(text.decode())
+        except UnicodeDecodeError as error:
+            return None, f"not UTF-8 at byte {error.start}"
+        except json.JSONDecodeError as error:
+            return None, f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} at character {error.pos}"
+        except RecursionError:
+            return None, "nested too deeply"
+        except ValueError as error:
+            return None, f"not valid JSON: {error}"
+    return as_record(value)
+
+
+def as_record(value: Any) -> tuple[Record | None, str]:
+    """A decoded value as a row: only an object is one."""
+    if isinstance(value, dict):
+        return value, ""
+    return None, f"the row is {_KINDS.get(type(value), type(value).__name__)}, not an object"
+
+
+def is_json(text: bytes) -> bool:
+    """Whether the bytes are one JSON value."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

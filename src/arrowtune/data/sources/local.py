@@ -1,0 +1,135 @@
+"""Which files a source consists of: a file, a folder or a glob on this machine."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from arrowtune.data.config import SourceConfig
+from arrowtune.errors import SourceError
+from arrowtune.fingerprint import FileState
+
+Kind = Literal["jsonl", "json", "parquet"]
+Compression = Literal["gzip", "zstd"]
+
+_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
+_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
+KNOWN = ".jsonl, .ndjson, .json (each also .gz or .zst) and .parquet"
+
+# Files that tools leave beside data; they are never rows.
+_METADATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file of a source.
+
+    Attributes:
+        name: How the file is called in addresses: its path below the source's folder.
+        kind: How its rows are laid out, by its suffix.
+        compression: How it is compressed, or None.
+        state: Its path, size and times when the source was resolved.
+    """
+
+    name: str
+    kind: Kind
+    compression: Compression | None
+    state: FileState
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files of a source, in reading order."""
+
+    name: str
+    path: str
+    files: tuple[SourceFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files as they are stored."""
+        return sum(file.state.size for file in self.files)
+
+
+def resolve_source(config: SourceConfig, name: str) -> Source:
+    """Find the files of a source: a literal path before a glob, sorted, hidden and metadata files left out.
+
+    Raises:
+        SourceError: There is nothing there, nothing that can be read, or several kinds of files at once.
+    """
+    path = os.path.expanduser(config.path)
+    if "://" in path:
+        scheme = path.split("://", 1)[0]
+        raise SourceError(
+            f"source {name!r}: {path} is a {scheme} address, and only local files can be read", hint="download it first"
+        )
+    if os.path.isdir(path):
+        root, found = path, sorted(_walk(path))
+    elif os.path.exists(path):
+        root, found = os.path.dirname(path), [path]
+    else:
+        found = sorted(entry for entry in glob.glob(path, recursive=True) if os.path.isfile(entry))
+        root = _common_root(found)
+    if not found:
+        raise _nothing_at(path, name)
+    files = tuple(file for entry in found if (file := _describe(entry, root, name)) is not None)
+    _check_kinds(files, found, path, name)
+    return Source(name, path, files)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [entry for entry in folders if not entry.startswith((".", "_"))]
+        for entry in names:
+            if not entry.startswith((".", "_")) and entry not in _METADATA:
+                yield os.path.join(parent, entry)
+
+
+def _common_root(found: list[str]) -> str:
+    folders = [os.path.dirname(os.path.abspath(entry)) for entry in found]
+    return os.path.commonpath(folders) if folders else ""
+
+
+def _describe(path: str, root: str, source: str) -> SourceFile | None:
+    stem, suffix = os.path.splitext(path)
+    compression = _COMPRESSIONS.get(suffix.lower())
+    kind = _KINDS.get(os.path.splitext(stem)[1].lower() if compression else suffix.lower())
+    if kind is None or (kind == "parquet" and compression):
+        return None
+    try:
+        state = FileState.of(os.path.abspath(path))
+    except OSError as error:
+        raise SourceError(f"source {source!r}: {path} cannot be read: {error.strerror}") from None
+    name = Path(os.path.relpath(os.path.abspath(path), os.path.abspath(root or "."))).as_posix()
+    return SourceFile(name, kind, compression, state)
+
+
+def _check_kinds(files: tuple[SourceFile, ...], found: list[str], path: str, name: str) -> None:
+    if not files:
+        seen = ", ".join(sorted({os.path.basename(entry) for entry in found})[:3])
+        raise SourceError(f"source {name!r}: {path} holds no file that can be read (found {seen})", hint=f"known are {KNOWN}")
+    kinds = sorted({file.kind for file in files})
+    if len(kinds) > 1:
+        raise SourceError(
+            f"source {name!r}: {path} holds files of several kinds ({', '.join(kinds)})",
+            hint=f"name one of them with a glob, such as {os.path.join(path, '**', '*.' + kinds[0])}",
+        )
+
+
+def _nothing_at(path: str, name: str) -> SourceError:
+    if os.path.isdir(path):
+        return SourceError(f"source {name!r}: the folder {path} is empty", hint=f"known are {KNOWN}")
+    if glob.has_magic(path):
+        return SourceError(f"source {name!r}: no file matches {path}", hint="quote the glob and check its folder")
+    parent = os.path.dirname(path) or "."
+    names = sorted(os.listdir(parent)) if os.path.isdir(parent) else []
+    close = difflib.get_close_matches(os.path.basename(path), names, n=1)
+    hint = (
+        f"did you mean {os.path.join(os.path.dirname(path), close[0])}?" if close else "paths are relative to the current folder"
+    )
+    return SourceError(f"source {name!r}: there is no file or folder {path}", hint=hint)

@@ -1,0 +1,76 @@
+"""Parquet: row slices as Arrow IPC, read in the parent so that a large row group never is whole in memory.
+
+A Parquet reader gives every struct all fields that any row has. Which of them a row had and which are null cannot be told
+apart afterwards, and a template must not see fields that were never written: nulls inside structs are left out. Nulls in
+lists stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from arrowtune.data.sources.piece import Chunk, RawRow, Rows
+from arrowtune.errors import SourceError
+
+
+def cut_table(path: str, size: int) -> Iterator[Chunk]:
+    """Slices of the rows of a Parquet file, about `size` bytes each, in order.
+
+    Raises:
+        SourceError: The file is no Parquet file, or it is damaged.
+    """
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            for group in range(file.num_row_groups):
+                about = file.metadata.row_group(group)
+                each = max(1, about.total_byte_size // max(1, about.num_rows))
+                for batch in file.iter_batches(max(1, size // each), row_groups=[group], use_threads=False):
+                    yield Chunk(_to_ipc(batch), batch.num_rows)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise SourceError(f"{path} cannot be read as Parquet: {reason}", hint="fetch or write the file again") from None
+
+
+def columns_of(path: str) -> list[str]:
+    """The names of the columns.
+
+    Raises:
+        SourceError: The file is no Parquet file.
+    """
+    try:
+        return list(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+
+
+def first_rows(data: bytes, count: int) -> bytes:
+    """An IPC stream of the first `count` rows."""
+    with pa.ipc.open_stream(data) as reader:
+        return _to_ipc(reader.read_next_batch().slice(0, count))
+
+
+def parse_table(data: bytes) -> Rows:
+    """The rows of a slice, fields that are null left out."""
+    with pa.ipc.open_stream(data) as reader:
+        batch = reader.read_next_batch()
+    for row, record in enumerate(batch.to_pylist(maps_as_pydicts="lossy")):
+        yield RawRow(row, 0, _without_nulls(record))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def _to_ipc(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())

@@ -1,0 +1,356 @@
+"""Writing a store: built in a folder beside its final place, made durable, published by one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowtune.data.store_format import ARRAYS, BATCH_BYTES, FILE_BYTES, MANIFEST, STORE_VERSION, disk_error, schema
+from arrowtune.fingerprint import digest_file, hasher
+from arrowtune.protocols import Tokens
+
+_HEADER = 128
+_TEMPORARY = ".tmp-"
+
+
+class Writer:
+    """Builds one store.
+
+    As a context manager it removes what it built unless `publish` was reached. It holds no example longer than a call.
+
+    Args:
+        path: The folder that the store becomes.
+        fractional: Whether loss weights are floats; else they are 0 and 1 and take a byte each.
+        file_bytes: A data file ends with the record batch that reaches this.
+
+    Raises:
+        StoreError: The parent folder cannot be written.
+    """
+
+    def __init__(self, path: Path, *, fractional: bool = False, file_bytes: int = FILE_BYTES) -> None:
+        self.path = path
+        self._schema = schema(fractional)
+        self._file_bytes = file_bytes
+        self._files: list[dict[str, Any]] = []
+        self._data: _DataFile | None = None
+        self._tokens = self._trained = 0
+        self._weight = 0.0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=path.parent))
+            self._lock = _locked(self._folder)
+            self._arrays = {name: _ArrayFile(self._folder / f"{name}.npy", dtype) for name, dtype in ARRAYS.items()}
+        except OSError as error:
+            raise disk_error(error, path.parent) from None
+
+    def append(self, tokens: Tokens, places: Places | None = None) -> None:
+        """Add examples.
+
+        Args:
+            tokens: The examples, none of them empty.
+            places: Where they come from.
+
+        Raises:
+            ValueError: An example is empty, or its weights are fractional and the store's are not.
+            StoreError: The disk refuses.
+        """
+        for part in _parts(tokens.offsets):
+            start, stop = int(tokens.offsets[part.start]), int(tokens.offsets[part.stop])
+            batch = make_batch(
+                Tokens(
+                    tokens.input_ids[start:stop],
+                    tokens.loss_weights[start:stop],
+                    tokens.offsets[part.start : part.stop + 1] - start,
+                ),
+                places[part] if places is not None else Places.unknown(part.stop - part.start),
+                self._schema,
+            )
+            self.append_batch(batch)
+
+    def append_batch(self, batch: pa.RecordBatch) -> None:
+        """Add a record batch of the store's schema as it is.
+
+        Raises:
+            StoreError: The disk refuses.
+        """
+        if not batch.num_rows:
+            return
+        lengths, trained, sums = measure(batch)
+        try:
+            for array, values in zip(self._arrays.values(), (lengths, trained, sums), strict=True):
+                array.append(values)
+            if self._data is None:
+                name = f"data-{sum(entry['name'].startswith('data-') for entry in self._files):05d}.arrow"
+                self._data = _DataFile(self._folder / name, self._schema)
+            self._data.append(batch)
+            if self._data.size >= self._file_bytes:
+                self._end_file()
+        except OSError as error:
+            raise disk_error(error, self.path.parent) from None
+        self._tokens += int(lengths.sum())
+        self._trained += int(trained.sum())
+        self._weight += float(sums.sum())
+
+    def publish(
+        self,
+        manifest: Mapping[str, Any],
+        *,
+        history: Mapping[str, Any] | None = None,
+        path: Path | None = None,
+        replace: bool = False,
+    ) -> Path:
+        """Make the store durable and visible, all at once.
+
+        Args:
+            manifest: What is said about it beside the counts that are known here; at least `identity`.
+            history: What goes into `prepare.json`.
+            path: The final folder, where its name was not known before.
+            replace: Put it in the place of a store that is there; else that one stays and this one is dropped.
+
+        Returns:
+            The folder.
+
+        Raises:
+            StoreError: The disk refuses.
+        """
+        self.path = path or self.path
+        try:
+            self._end_file()
+            rows = self._arrays["lengths"].rows
+            self._files.extend(array.close() for array in self._arrays.values())
+            counted = {"rows": rows, "tokens": self._tokens, "trained_tokens": self._trained, "loss_weight": self._weight}
+            weights = str(self._schema.field("loss_weights").type.value_type)
+            files = {"files": self._files, "version": STORE_VERSION, "loss_weights": "float32" if weights == "float" else weights}
+            if history is not None:
+                _write(self._folder / "prepare.json", history)
+            _write(self._folder / MANIFEST, {**manifest, **counted, **files})
+            _sync(self._folder)
+            _publish(self._folder, self.path, replace=replace)
+        except OSError as error:
+            raise disk_error(error, self.path.parent) from None
+        finally:
+            self.abandon()
+        return self.path
+
+    def abandon(self) -> None:
+        """Remove what was built and not published."""
+        with contextlib.suppress(OSError):
+            if self._data is not None:
+                self._data.close()
+            for array in self._arrays.values():
+                array.close()
+        self._data = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._lock.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.abandon()
+
+    def _end_file(self) -> None:
+        if self._data is not None:
+            data, self._data = self._data, None
+            self._files.append(data.close())
+
+
+class Places:
+    """Where examples come from, in columns.
+
+    Args:
+        file: int32[n], index into the manifest's sources.
+        row: int64[n], row within the file.
+        line: int64[n], physical line, 0 where rows have none.
+    """
+
+    def __init__(self, file: npt.NDArray[np.int32], row: npt.NDArray[np.int64], line: npt.NDArray[np.int64]) -> None:
+        self.file, self.row, self.line = file, row, line
+
+    @classmethod
+    def unknown(cls, count: int) -> Places:
+        """Examples made in memory."""
+        return cls(np.full(count, -1, np.int32), np.full(count, -1, np.int64), np.zeros(count, np.int64))
+
+    def __getitem__(self, part: slice) -> Places:
+        return Places(self.file[part], self.row[part], self.line[part])
+
+
+def make_batch(tokens: Tokens, places: Places, kind: pa.Schema) -> pa.RecordBatch:
+    """Lay examples out as one record batch, weights in the dtype of the schema.
+
+    Raises:
+        ValueError: An example is empty, or a weight does not fit the dtype.
+    """
+    if len(tokens.offsets) and (np.diff(tokens.offsets) < 1).any():
+        raise ValueError("a store holds no empty examples")
+    weights: npt.NDArray[Any] = tokens.loss_weights
+    if kind.field("loss_weights").type.value_type == pa.uint8():
+        weights = tokens.loss_weights.astype(np.uint8)
+        if not np.array_equal(weights, tokens.loss_weights):
+            raise ValueError("fractional loss weights need a Writer with fractional=True")
+    offsets = pa.array(tokens.offsets.astype(np.int32))
+    columns = [
+        pa.ListArray.from_arrays(offsets, pa.array(tokens.input_ids.astype(np.int32, copy=False)), type=kind.field(0).type),
+        pa.ListArray.from_arrays(offsets, pa.array(weights), type=kind.field(1).type),
+        *(pa.array(values) for values in (places.file, places.row, places.line)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=kind)
+
+
+def measure(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+    """Lengths, trained tokens and loss weight sums of the examples; the first position of each never counts."""
+    column = batch.column("loss_weights")
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    weights = column.values.to_numpy()
+    starts = offsets[:-1]
+    trained = np.add.reduceat(weights > 0, starts, dtype=np.int64) - (weights[starts] > 0)
+    counted = weights.astype(np.float64)
+    counted[starts] = 0.0
+    return np.diff(offsets).astype(np.int32), trained.astype(np.int32), np.add.reduceat(counted, starts)
+
+
+def _parts(offsets: npt.NDArray[np.int64]) -> list[slice]:
+    """Runs of examples whose record batches stay below the limit."""
+    most = BATCH_BYTES // 8
+    parts, start = [], 0
+    while start < len(offsets) - 1:
+        stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + most, "right")) - 1)
+        parts.append(slice(start, stop))
+        start = stop
+    return parts
+
+
+class _DataFile:
+    """An Arrow IPC file that digests itself."""
+
+    def __init__(self, path: Path, kind: pa.Schema) -> None:
+        self._path = path
+        self._file = open(path, "wb")  # noqa: SIM115 - closed by close()
+        self._hash = hasher()
+        self.size = self._rows = 0
+        self.closed = False  # Asked for by Arrow.
+        self._writer = pa.ipc.new_file(pa.PythonFile(self, mode="w"), kind)
+
+    def write(self, data: Any) -> int:
+        self._hash.update(data)
+        written = self._file.write(data)
+        self.size += written
+        return written
+
+    def flush(self) -> None:
+        """Everything is flushed at the end."""
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def close(self) -> dict[str, Any]:
+        if not self._file.closed:
+            try:
+                self._writer.close()
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            finally:
+                self._file.close()
+        return {"name": self._path.name, "size": self.size, "digest": self._hash.hexdigest(), "rows": self._rows}
+
+
+class _ArrayFile:
+    """A .npy file that grows: the header has a fixed size and is written last, when the length is known."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
+        self._path, self._dtype = path, dtype
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - closed by close()
+        self._file.write(bytes(_HEADER))
+        self.rows = 0
+
+    def append(self, values: npt.NDArray[Any]) -> None:
+        self._file.write(np.ascontiguousarray(values, self._dtype).data)
+        self.rows += len(values)
+
+    def close(self) -> dict[str, Any]:
+        if not self._file.closed:
+            try:
+                self._file.seek(0)
+                self._file.write(_npy_header(self._dtype, self.rows))
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            finally:
+                self._file.close()
+        return {"name": self._path.name, "size": self._path.stat().st_size, "digest": digest_file(self._path), "rows": self.rows}
+
+
+def _npy_header(dtype: np.dtype[Any], rows: int) -> bytes:
+    text = f"{{'descr': '{dtype.newbyteorder('<').str}', 'fortran_order': False, 'shape': ({rows},), }}"
+    body = text.encode().ljust(_HEADER - 11) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
+
+
+def _write(path: Path, tree: Mapping[str, Any]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(tree, file, indent=1, sort_keys=True, ensure_ascii=True)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _publish(folder: Path, path: Path, *, replace: bool) -> None:
+    (folder / _LOCK).unlink()
+    if replace and path.exists():
+        # Whoever has the old files mapped keeps them until it lets go.
+        away = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=path.parent))
+        os.rename(path, away / "old")
+        shutil.rmtree(away, ignore_errors=True)
+    try:
+        os.rename(folder, path)
+    except OSError:
+        if not (path / MANIFEST).is_file():
+            raise
+        return  # The same identity was published meanwhile: the same bytes.
+    _sync(path.parent)
+
+
+_LOCK = ".lock"
+
+
+def _locked(folder: Path) -> BinaryIO:
+    """A lock that ends with this process, so that what a killed one left behind can be told apart."""
+    file = open(folder / _LOCK, "wb")  # noqa: SIM115 - closing it ends the lock
+    with contextlib.suppress(OSError):  # A file system without locks: nothing is cleaned up there.
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+def remove_abandoned(parent: Path) -> Sequence[Path]:
+    """Remove the folders of writers that died; returns what was removed."""
+    removed = []
+    for folder in sorted(parent.glob(f"{_TEMPORARY}*")):
+        try:
+            with open(folder / _LOCK, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+                removed.append(folder)
+        except OSError:
+            continue  # Alive, or too young to have its lock.
+    return removed

@@ -1,0 +1,110 @@
+"""A run that is stopped and continued, in a new process and on other ranks, is the run that was never stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+RUN = """
+name: resume
+model: {path: tiny}
+data:
+  train: [{path: DATA/train/messages.jsonl, name: chats}]
+  max_length: 512
+  workers: 1
+batch: {examples: 16, micro_tokens: 1024}
+optimizer: {lr: 3e-3}
+train: {steps: 12}
+checkpoint: {every: 5}
+export: {at_end: false}
+track: [jsonl]
+"""
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("resume")
+    path = folder / "run.yaml"
+    path.write_text(RUN.replace("DATA", str(EXAMPLES / "data")))
+    return path
+
+
+def start(run_file: Path, name: str, *overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "arrowtune", "train", str(run_file)]
+    settings = [f"output_dir={run_file.parent / name}", f"data.cache_dir={run_file.parent / 'cache'}", *overrides]
+    return subprocess.Popen([*command, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def train(run_file: Path, name: str, *overrides: str, code: int = 0) -> Path:
+    process = start(run_file, name, *overrides)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == code, err
+    return run_file.parent / name
+
+
+def train_lines(run: Path) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(run_file: Path) -> list[dict[str, object]]:
+    return train_lines(train(run_file, "undisturbed"))
+
+
+def assert_same_run(lines: list[dict[str, object]], undisturbed: list[dict[str, object]]) -> None:
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert [line["batch_digest"] for line in lines] == [line["batch_digest"] for line in undisturbed]
+    for key in ("loss", "grad_norm", "lr", "loss_weight"):
+        assert [line[key] for line in lines] == pytest.approx([line[key] for line in undisturbed], rel=1e-5), key
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_B68_stopped_after_7_of_12_steps_and_continued(run_file: Path, undisturbed: list[dict[str, object]], ranks: int) -> None:
+    run = train(run_file, f"stopped-{ranks}", "train.max_steps=7")
+    assert len(train_lines(run)) == 7
+    train(run_file, f"stopped-{ranks}", f"launch.devices_per_node={ranks}")
+    assert_same_run(train_lines(run), undisturbed)
+
+
+def test_sigterm_saves_and_exits_143_and_the_same_command_continues(run_file: Path, undisturbed: list[dict[str, object]]) -> None:
+    run = run_file.parent / "terminated"
+    process = start(run_file, "terminated", "checkpoint.every=0")
+    metrics = run / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count('"train"') >= 2):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    if process.returncode == 0:
+        pytest.fail("the run ended before the signal reached it")
+    assert process.returncode == 143, err
+    assert "step-" in err and "continues" in err
+    train(run_file, "terminated", "checkpoint.every=0")
+    assert_same_run(train_lines(run), undisturbed)
+
+
+def test_a_finished_run_says_so_and_changes_nothing(run_file: Path) -> None:
+    run = train(run_file, "finished", "train.steps=2")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "step-" in str(path)}
+    losses = [line["loss"] for line in train_lines(run)]
+    train(run_file, "finished", "train.steps=2")
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "step-" in str(path)} == before
+    assert [line["loss"] for line in train_lines(run)] == losses
+
+
+def test_another_plan_is_refused_with_the_difference(run_file: Path) -> None:
+    train(run_file, "other", "train.steps=2")
+    process = start(run_file, "other", "batch.examples=8")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 5
+    assert "batch.examples was 16 and is now 8" in err
+    assert "Traceback" not in err
