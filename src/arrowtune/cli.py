@@ -81,7 +81,9 @@ def _verb(function: Callable[..., Any]) -> Callable[..., None]:
     @functools.wraps(function)
     def command(*args: Any, **kwargs: Any) -> None:
         with _results() as out:
-            _print(function(*args, **kwargs), out)
+            result = function(*args, **kwargs)
+            if os.environ.get("RANK", "0") == "0":  # Under torchrun one process speaks for all.
+                _print(result, out)
 
     app.command()(command)
     return command

@@ -81,7 +81,8 @@ class Failure:
 
 TRAIN = ("train", "run.yaml")
 PREPARE = ("prepare", "run.yaml")
-HTML = "{{ raise_exception('no') }}"
+TEMPLATE = "tokenizer.chat_template=my.jinja"
+REFUSES = "{{ raise_exception('no') }}"
 
 FAILURES = {
     "missing run file": Failure(["there is no run file", "nope.yaml"], 2, ("train", "nope.yaml")),
@@ -102,14 +103,19 @@ FAILURES = {
     "no rows to train": Failure(["no_assistant_turn"], 3, TRAIN, rows({"messages": [{"role": "user", "content": "hi"}]})),
     "unreadable row": Failure(["chats.jsonl:2", "max_bad_rows"], 3, TRAIN, rows(GOOD, '{"messages": [', GOOD)),
     "row of another format": Failure(["chats.jsonl:3"], 3, TRAIN, rows(GOOD, GOOD, {"messages": "hello"}, GOOD)),
-    "unknown format": Failure(["chats.jsonl", "question", "messages, "], 3, TRAIN, rows({"question": "2+2?", "reply": "4"})),
+    "unknown format": Failure(
+        ["source 'chats'", "question", "messages reads"], 3, TRAIN, rows({"question": "2+2?", "reply": "4"})
+    ),
     "named format does not fit": Failure(["chats.jsonl"], 3, (*TRAIN, "data.train=[{path: chats.jsonl, format: alpaca}]")),
     "missing template file": Failure(["missing.jinja"], 2, (*TRAIN, "tokenizer.chat_template=missing.jinja")),
     "template with a fault": Failure(
-        ["template", "bad.jinja"], 3, (*TRAIN, "tokenizer.chat_template=bad.jinja"), text("bad.jinja", "{% for %}")
+        ["template is not valid", "line 1", "tokenizer.chat_template"],
+        3,
+        (*TRAIN, TEMPLATE),
+        text("my.jinja", "{% for %}"),
     ),
-    "template that refuses all": Failure(["template"], 3, (*TRAIN, "tokenizer.chat_template=no.jinja"), text("no.jinja", HTML)),
-    "unknown model": Failure(["models/nope"], 3, (*TRAIN, "model.path=models/nope")),
+    "template that refuses all": Failure(["template"], 3, (*TRAIN, TEMPLATE), text("my.jinja", REFUSES)),
+    "unknown model": Failure(["model.path", "models/nope"], 2, (*TRAIN, "model.path=models/nope")),
     "too few eval sets": Failure(
         ["data.eval"], 2, ("eval", "run.yaml", "--checkpoint", "runs/failing/checkpoints/step-00000001")
     ),

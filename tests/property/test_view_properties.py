@@ -1,18 +1,17 @@
-"""Whatever the data holds, the terminal obeys none of it and no token is lost from view."""
+"""Whatever the data holds, the terminal obeys none of it and nothing is lost from view."""
 
 from __future__ import annotations
 
 import unicodedata
-from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arrowtune.types import Origin
-from arrowtune.view.preview import PreviewedRow, row_text
+from arrowtune.view.preview import PreviewedRow, row_text, runs_of
 from arrowtune.view.text import table, visible
 
-TOKENS = st.lists(st.tuples(st.binary(max_size=6), st.sampled_from([0.0, 0.5, 1.0])), max_size=30)
+SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 60), st.sampled_from([0.5, 1.0])), max_size=5)
 
 
 @given(st.text())
@@ -25,15 +24,14 @@ def test_ordinary_text_is_shown_as_it_is(text: str) -> None:
     assert visible(text) == "".join(char if char.isprintable() else f"<U+{ord(char):04X}>" for char in text)
 
 
-@given(TOKENS)
-def test_runs_hold_every_token_and_marks_count_the_trained_runs(tokens: list[tuple[bytes, float]]) -> None:
-    row = PreviewedRow("s", Origin("f", 0), tuple(tokens))
-    runs = list(row.runs())
-    assert all(left[1] != right[1] for left, right in pairwise(runs))
-    whole = b"".join(part for part, _ in tokens)
-    if all(weight == 1 for _, weight in tokens):
-        assert "".join(text for text, _ in runs) == whole.decode("utf-8", "replace")
-    shown = row_text(row, colour=False, full=True).plain
+@given(st.text(), SPANS)
+def test_runs_hold_the_whole_text_and_marks_count_the_trained_ones(text: str, spans: list[tuple[int, int, float]]) -> None:
+    spans = [(start, end, weight) for start, end, weight in sorted(spans) if start < end]
+    runs = runs_of(text, spans)
+    assert "".join(part for part, _ in runs) == text
+    inside = {at for start, end, _ in spans for at in range(start, min(end, len(text)))}
+    assert sum(len(part) for part, weight in runs if weight) == len(inside)
+    shown = row_text(PreviewedRow("s", Origin("f", 0), runs, 0, 0), colour=False, full=True).plain
     assert shown.count("⟦") == shown.count("⟧") == sum(weight > 0 for _, weight in runs)
 
 

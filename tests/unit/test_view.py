@@ -164,8 +164,8 @@ def test_check_shows_sources_plan_reasons_and_warnings() -> None:
     assert "\x1b" not in told
 
 
-def row(*tokens: tuple[str, float]) -> PreviewedRow:
-    return PreviewedRow("chats", Origin("data/chats.jsonl", 2, 3), tuple((text.encode(), weight) for text, weight in tokens))
+def row(*runs: tuple[str, float], cut: int = 0) -> PreviewedRow:
+    return PreviewedRow("chats", Origin("data/chats.jsonl", 2, 3), runs, tokens=1234, trained_tokens=2, cut=cut)
 
 
 def on_a_terminal(shown: object) -> str:
@@ -175,8 +175,8 @@ def on_a_terminal(shown: object) -> str:
 
 
 def test_without_colour_trained_tokens_stand_between_marks() -> None:
-    shown = row_text(row(("user: hi ", 0), ("4", 1), ("<end>\n", 1), ("\n", 0)), colour=False)
-    assert shown.plain == "data/chats.jsonl:3  (chats: 4 tokens, 2 trained)\nuser: hi·⟦4<end>↵\n⟧\n"
+    shown = row_text(row(("user: hi ", 0), ("4<end>\n", 1), ("\n", 0)), colour=False)
+    assert shown.plain == "data/chats.jsonl:3  (chats: 1,234 tokens, 2 trained)\nuser: hi·⟦4<end>↵\n⟧\n"
     assert not shown.spans
 
 
@@ -191,10 +191,9 @@ def test_data_cannot_forge_marks_or_terminal_codes() -> None:
     assert shown.endswith("<U+27E6>forged<U+27E7>␛[2J⟦real⟧\n")
 
 
-def test_a_character_that_spans_tokens_is_whole_and_unusual_weights_are_named() -> None:
-    smile = "😀".encode()
-    shown = row_text(PreviewedRow("chats", Origin("f", 0), ((smile[:2], 0.5), (smile[2:], 0.5))), colour=False)
-    assert shown.plain.endswith("⟦0.5*😀⟧\n")
+def test_unusual_weights_and_what_is_cut_off_are_named() -> None:
+    shown = row_text(row(("😀", 0.5), cut=1200), colour=False).plain
+    assert shown.endswith("⟦0.5*😀⟧\n… 1,200 more characters are beyond data.max_length …\n")
 
 
 def test_long_context_is_shortened_and_trained_text_never_is() -> None:
@@ -210,5 +209,5 @@ def test_skips_say_where_and_why() -> None:
     skips = [Skip(Origin("f.jsonl", 1, 2), "overlong", "900 tokens"), Skip(Origin("f.jsonl", 3), "odd")]
     assert skip_text(skips, {"overlong": "too long"}, colour=False).plain.splitlines() == [
         "f.jsonl:2  overlong: too long; 900 tokens",
-        "f.jsonl row 3  odd: ",
+        "f.jsonl row 3  odd",
     ]

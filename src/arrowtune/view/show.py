@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from arrowtune.config import SFTConfig
+from arrowtune.data.prepare import PrepareJob
 from arrowtune.data.reasons import REASONS
 from arrowtune.data.render import Renderer, RenderSpec
 from arrowtune.data.sample import sample_source
-from arrowtune.data.prepare import PrepareJob
-from arrowtune.ingest import jobs_of, tokenizer_of
+from arrowtune.ingest import jobs_of, render_spec
 from arrowtune.launch.devices import count_devices
 from arrowtune.resolve import resolve
 from arrowtune.types import Completion, Conversation, Skip
@@ -68,7 +68,7 @@ def preview_run(config: SFTConfig, rows: int) -> Iterator[SourcePreview]:
     """Render the first rows of every source of a run."""
     devices, gpu = count_devices()
     run = resolve(config, devices=devices, gpu=gpu, for_training=False)
-    spec = RenderSpec.of(tokenizer_of(run), config.data, config.tokenizer)
+    spec = render_spec(run)
     for job in jobs_of(run):
         yield preview_source(job, spec, rows)
 
@@ -87,22 +87,20 @@ def _preview(renderer: Renderer, source: str, item: Conversation | Completion) -
     preview = renderer.preview(item)
     if preview.skip is not None:
         return preview.skip
-    text = _kept(preview.text, [token for token, _ in preview.tokens])
+    text = _kept(renderer, item, preview.text, len(preview.tokens))
     trained = sum(weight > 0 for _, weight in preview.tokens)
     return PreviewedRow(
         source, item.origin, runs_of(text, preview.spans), len(preview.tokens), trained, len(preview.text) - len(text)
     )
 
 
-def _kept(text: str, tokens: list[str]) -> str:
-    """The part of the render that the tokens cover: all of it, or what `max_length` leaves."""
-    at = 0
-    for token in tokens:
-        # A piece of a character, or a token that the tokenizer adds, is not in the text as such.
-        found = text.find(token, at, at + len(token) + 8) if token and "\ufffd" not in token else -1
-        at = found + len(token) if found >= 0 else at
-    rest = text[at:]
-    return text if len(rest) <= 8 else text[:at]
+def _kept(renderer: Renderer, item: Conversation | Completion, text: str, tokens: int) -> str:
+    """The part of the render that the example holds: all of it, or what `max_length` leaves."""
+    if tokens < renderer.spec.max_length:
+        return text
+    ids = renderer.encode([item]).input_ids.tolist()
+    kept = renderer.engine.decode(ids).rstrip("\ufffd")  # The last token may end inside a character.
+    return kept if text.startswith(kept) else text
 
 
 def _texts(preview: SourcePreview, *, colour: bool, skipped: bool, full: bool) -> Iterator[Text]:
