@@ -59,6 +59,7 @@ def check_run(run: Resolved) -> CheckReport:
     examples: list[Examples] = []
     sources: list[dict[str, Any]] = []
     for job, path in zip(jobs, found, strict=True):
+        measured: Examples
         measured, about = _from_store(job, path) if path is not None else _from_first_rows(job, spec)
         examples.append(measured)
         sources.append({"name": job.name, "role": job.role, **about, **_counted(measured)})
@@ -96,7 +97,5 @@ def _counted(source: Examples) -> dict[str, Any]:
 
 
 def _warnings(sources: Sequence[Mapping[str, Any]]) -> list[str]:
-    few = [source for source in sources if source["trained_tokens"] < 0.01 * source["tokens"]]
-    return [
-        f"{source['name']}: only {source['trained_tokens'] / source['tokens']:.1%} of its tokens are trained" for source in few
-    ]
+    shares = {source["name"]: source["trained_tokens"] / source["tokens"] for source in sources}
+    return [f"{name}: only {share:.1%} of its tokens are trained" for name, share in shares.items() if share < 0.01]

@@ -39,11 +39,16 @@ class Examples(Protocol):
         loss_weight_sums: float64[n], sum of loss weights after the shift.
     """
 
-    name: str
-    identity: str
-    lengths: npt.NDArray[np.int32]
-    trained_tokens: npt.NDArray[np.int32]
-    loss_weight_sums: npt.NDArray[np.float64]
+    @property
+    def name(self) -> str: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def trained_tokens(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def loss_weight_sums(self) -> npt.NDArray[np.float64]: ...
 
     def __len__(self) -> int: ...
 

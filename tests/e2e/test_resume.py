@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+FAST = "strategy.name=reference"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 RUN = """
 name: resume
 model: {path: tiny}
 data:
-  train: [{path: DATA/train/messages.jsonl, name: chats}]
+  train: [{path: DATA/train/chats.jsonl, name: chats}]
   max_length: 512
   workers: 1
 batch: {examples: 16, micro_tokens: 1024}
@@ -60,11 +61,11 @@ def undisturbed(run_file: Path) -> list[dict[str, object]]:
     return train_lines(train(run_file, "undisturbed"))
 
 
-def assert_same_run(lines: list[dict[str, object]], undisturbed: list[dict[str, object]]) -> None:
+def assert_same_run(lines: list[dict[str, object]], undisturbed: list[dict[str, object]], *, norm: float = 1e-5) -> None:
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert [line["batch_digest"] for line in lines] == [line["batch_digest"] for line in undisturbed]
-    for key in ("loss", "grad_norm", "lr", "loss_weight"):
-        assert [line[key] for line in lines] == pytest.approx([line[key] for line in undisturbed], rel=1e-5), key
+    for key, tolerance in (("loss", 1e-5), ("lr", 1e-5), ("loss_weight", 1e-5), ("grad_norm", norm)):
+        assert [line[key] for line in lines] == pytest.approx([line[key] for line in undisturbed], rel=tolerance), key
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -72,7 +73,8 @@ def test_B68_stopped_after_7_of_12_steps_and_continued(run_file: Path, undisturb
     run = train(run_file, f"stopped-{ranks}", "train.max_steps=7")
     assert len(train_lines(run)) == 7
     train(run_file, f"stopped-{ranks}", f"launch.devices_per_node={ranks}")
-    assert_same_run(train_lines(run), undisturbed)
+    # Two ranks add gradients in another order; Adam divides by small moments and carries the last bits on.
+    assert_same_run(train_lines(run), undisturbed, norm=1e-5 if ranks == 1 else 1e-4)
 
 
 def test_sigterm_saves_and_exits_143_and_the_same_command_continues(run_file: Path, undisturbed: list[dict[str, object]]) -> None:
@@ -93,17 +95,17 @@ def test_sigterm_saves_and_exits_143_and_the_same_command_continues(run_file: Pa
 
 
 def test_a_finished_run_says_so_and_changes_nothing(run_file: Path) -> None:
-    run = train(run_file, "finished", "train.steps=2")
+    run = train(run_file, "finished", "train.steps=2", FAST)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "step-" in str(path)}
     losses = [line["loss"] for line in train_lines(run)]
-    train(run_file, "finished", "train.steps=2")
+    train(run_file, "finished", "train.steps=2", FAST)
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "step-" in str(path)} == before
     assert [line["loss"] for line in train_lines(run)] == losses
 
 
 def test_another_plan_is_refused_with_the_difference(run_file: Path) -> None:
-    train(run_file, "other", "train.steps=2")
-    process = start(run_file, "other", "batch.examples=8")
+    train(run_file, "other", "train.steps=2", FAST)
+    process = start(run_file, "other", "batch.examples=8", FAST)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 5
     assert "batch.examples was 16 and is now 8" in err

@@ -81,7 +81,7 @@ def sample_source(job: PrepareJob, spec: RenderSpec, rows: int) -> Sample:
     """
     source = resolve_source(job.config, job.name)
     limit = min(rows, job.config.limit or rows)
-    form = job.config.format
+    form: str = job.config.format
     if form == "auto":
         form = detect_format(first_columns(source)[0], job.config.columns, f"source {job.name!r}")
     encoder = UnitEncoder(Recipe(spec, form, job.config.columns, Path()))
@@ -98,7 +98,7 @@ def sample_source(job: PrepareJob, spec: RenderSpec, rows: int) -> Sample:
             origin = skip.origin
             line = None if piece.line is None else piece.line + (origin.line or 0)
             skips.append(replace(skip, origin=replace(origin, row=piece.row + origin.row, line=line)))
-    whole = limit == job.config.limit or size >= source.size
+    whole = limit == job.config.limit or read < limit
     return Sample(items, skips, read, 1.0 if whole else min(1.0, size / max(1, source.size)), encoder.renderer)
 
 

@@ -88,9 +88,10 @@ class Writer:
         if not batch.num_rows:
             return
         lengths, trained, sums = measure(batch)
+        values: dict[str, npt.NDArray[Any]] = {"lengths": lengths, "trained_tokens": trained, "loss_weight_sums": sums}
         try:
-            for array, values in zip(self._arrays.values(), (lengths, trained, sums), strict=True):
-                array.append(values)
+            for name, array in self._arrays.items():
+                array.append(values[name])
             if self._data is None:
                 name = f"data-{sum(entry['name'].startswith('data-') for entry in self._files):05d}.arrow"
                 self._data = _DataFile(self._folder / name, self._schema)
