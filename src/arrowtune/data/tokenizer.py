@@ -34,6 +34,7 @@ class AddedToken:
         text: What is matched.
         special: BOS, EOS, turn and role markers, as the tokenizer flags them.
         lstrip, rstrip: It swallows the white space before or after it.
+        merged: The model's own vocabulary holds the same text under the same id, so that ordinary text may form it too.
     """
 
     id: int
@@ -41,6 +42,7 @@ class AddedToken:
     special: bool
     lstrip: bool = False
     rstrip: bool = False
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +140,18 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> TokenizerF
         chat_template=_template_text(chat_template) if chat_template else _own_template(folder, settings),
         special_tokens=tokens,
         vocab_size=_vocab_size(model, folder),
-        added=tuple(_added_token(token) for token in model.get("added_tokens") or []),
+        added=tuple(_added_token(token, model) for token in model.get("added_tokens") or []),
         alphabet=_alphabet(model),
         normalizer=_normalizer(model),
     )
 
 
-def _added_token(token: Mapping[str, Any]) -> AddedToken:
+def _added_token(token: Mapping[str, Any], model: Mapping[str, Any]) -> AddedToken:
     special, left, right = (bool(token.get(name)) for name in ("special", "lstrip", "rstrip"))
-    return AddedToken(int(token["id"]), token["content"], special, left, right)
+    vocab = model["model"]["vocab"]
+    # A list of pieces is searched by no one: such a token counts as merged, and the engine is asked.
+    merged = not isinstance(vocab, dict) or vocab.get(token["content"]) == token["id"]
+    return AddedToken(int(token["id"]), token["content"], special, left, right, merged)
 
 
 def _steps(part: Any, inner: str) -> list[dict[str, Any]]:

@@ -47,7 +47,9 @@ class ControlText:
 
     def _is_control(self, token: AddedToken) -> bool:
         """Whether forming the token differs from encoding its text; white space that got an id of its own is no control."""
-        return not token.text.isspace() and self._engine.encode_plain(token.text).ids != (token.id,)
+        if token.text.isspace():
+            return False
+        return not token.merged or self._engine.encode_plain(token.text).ids != (token.id,)
 
     def spelled(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> bool:
         """Whether any string of a row spells a protected token."""

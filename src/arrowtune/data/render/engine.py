@@ -86,14 +86,32 @@ class Engine:
 
     def __init__(self, files: TokenizerFiles, *, fast: bool | None = None) -> None:
         self._files = files
+        self._wish = fast
         self._by_text = {token.text: token.id for token in files.added}
-        self._fast: Any = None
-        self.reason = ""
-        if fast is not False:
-            self._fast, self.reason = _open_fast(files)
-        if fast is None and self._fast is not None and not self._agrees():
-            self._fast, self.reason = None, "it gives other ids than the reference engine for this tokenizer"
-        self.fast = self._fast is not None
+
+    @cached_property
+    def _choice(self) -> tuple[Any, str]:
+        """The fast engine or None, and why it is not used. Loading takes a second: it is done with the first text."""
+        if self._wish is False:
+            return None, ""
+        fast, reason = _open_fast(self._files)
+        if self._wish is None and fast is not None and not self._agrees(fast):
+            return None, "it gives other ids than the reference engine for this tokenizer"
+        return fast, reason
+
+    @property
+    def _fast(self) -> Any:
+        return self._choice[0]
+
+    @property
+    def fast(self) -> bool:
+        """Whether the fast engine is used."""
+        return self._choice[0] is not None
+
+    @property
+    def reason(self) -> str:
+        """Why the fast engine is not used; empty where it is, or was not asked for."""
+        return self._choice[1]
 
     @cached_property
     def _reference(self) -> Any:
@@ -118,7 +136,7 @@ class Engine:
         base = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         if not self.fast:
             return self._refer(texts, base)
-        ids, offsets = self._flat(texts)
+        ids, offsets = _flat(self._fast, texts)
         lengths = self._lengths[ids]
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         wrong = np.flatnonzero(ends[offsets[1:]] - ends[offsets[:-1]] != sizes)
@@ -160,13 +178,9 @@ class Engine:
         """The text of every single id, for people; bytes that are no whole character show as U+FFFD."""
         return [self.decode([token]) for token in ids]
 
-    def _flat(self, texts: Sequence[str]) -> tuple[Int32, Int64]:
-        ids, offsets = self._fast.encode_batch_flat(list(texts), add_special_tokens=False)
-        return np.frombuffer(ids, np.uint32).astype(np.int32), np.frombuffer(offsets, np.uint64).astype(np.int64)
-
-    def _agrees(self) -> bool:
+    def _agrees(self, fast: Any) -> bool:
         texts = [*NASTY, "".join(NASTY), *(f"a {token.text} b{token.text}c" for token in self._files.added[:64])]
-        ids, offsets = self._flat(texts)
+        ids, offsets = _flat(fast, texts)
         slow = self._refer(texts, np.zeros(len(texts) + 1, np.int64))
         return bool(np.array_equal(ids, slow.ids) and np.array_equal(offsets, slow.offsets))
 
@@ -201,6 +215,11 @@ class Engine:
                 ids[to] = fast.ids[part]
                 starts[to] = fast.starts[part] - fast.starts[part.start] + fast.base[k] if part.start < part.stop else 0
         return Ids(ids, offsets, starts, fast.base, len(wrong))
+
+
+def _flat(fast: Any, texts: Sequence[str]) -> tuple[Int32, Int64]:
+    ids, offsets = fast.encode_batch_flat(list(texts), add_special_tokens=False)
+    return np.frombuffer(ids, np.uint32).astype(np.int32), np.frombuffer(offsets, np.uint64).astype(np.int64)
 
 
 def utf8_places(text: str) -> Int64:

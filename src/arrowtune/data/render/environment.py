@@ -75,9 +75,15 @@ class _Environment(ImmutableSandboxedEnvironment):
         self._safe: dict[tuple[type, str], bool] = {}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute not in _DICT_NAMES:
+        kind = type(obj)
+        if kind is dict and attribute not in _DICT_NAMES:
             # What the sandbox does after the attribute lookup has failed.
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind is _Namespace and attribute in (values := _values_of(obj)):
+            # Only templates put values there, under names that were checked.
+            return values[attribute]
+        if self._safe.get((kind, attribute)) and attribute not in _FORMATTERS:
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -88,6 +94,15 @@ class _Environment(ImmutableSandboxedEnvironment):
             safe = self._safe[key] = super().is_safe_attribute(obj, attr, value)
         return safe
 
+
+def _values_of(namespace: _Namespace) -> dict[str, Any]:
+    """The values of a namespace, past its own slow attribute lookup."""
+    values: dict[str, Any] = object.__getattribute__(namespace, "_Namespace__attrs")
+    return values
+
+
+_FORMATTERS = frozenset({"format", "format_map"})
+"""Methods of strings that the sandbox replaces by its own."""
 
 _PLAIN_TYPES = frozenset({str, list, dict, tuple, int, float, bool, type(None), jinja2.runtime.LoopContext})
 """For values of these types the answer depends on the type and the name alone."""
