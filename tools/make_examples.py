@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
 Row = dict[str, Any]
 Turn = tuple[str, str]
@@ -269,7 +268,10 @@ def as_gzip(rows: list[Row]) -> bytes:
 
 def as_zstd(rows: list[Row]) -> bytes:
     """JSON lines, zstd."""
-    return zstandard.compress(as_jsonl(rows))
+    sink = io.BytesIO()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(as_jsonl(rows))
+    return sink.getvalue()
 
 
 ENCODERS: dict[str, Callable[[list[Row]], bytes]] = {
