@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         DataError,
         ExportError,
     )
-    from arrowtune.train.callbacks import Callback
+    from arrowtune.training.callbacks import Callback
     from arrowtune.trainer import SFTTrainer, TrainResult
     from arrowtune.types import Conversation, EvalStats, Example, Message, StepStats
 
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 _HOME = {
     "ArrowtuneError": "errors",
     "BackendError": "errors",
-    "Callback": "train.callbacks",
+    "Callback": "training.callbacks",
     "CheckpointError": "errors",
     "ConfigError": "errors",
     "Conversation": "types",

@@ -134,7 +134,7 @@ def train_rank(task: Task) -> TrainResult:
 def evaluate_rank(task: Task) -> list[EvalStats]:
     """One rank of `evaluate`."""
     from arrowtune.rank import eval_plans, restored_model
-    from arrowtune.train.loop import evaluate as measure
+    from arrowtune.training.loop import evaluate as measure
 
     assert task.inputs is not None
     assert task.checkpoint is not None

@@ -23,7 +23,7 @@ from arrowtune.launch.config import LaunchConfig
 from arrowtune.plan.config import BatchConfig
 from arrowtune.section import Section
 from arrowtune.track.config import TrackerConfig, Trackers
-from arrowtune.train.config import CheckpointConfig, EvalConfig, ExportConfig, ScheduleConfig, TrainConfig
+from arrowtune.training.config import CheckpointConfig, EvalConfig, ExportConfig, ScheduleConfig, TrainConfig
 
 
 class SFTConfig(Section):

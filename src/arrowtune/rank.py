@@ -21,10 +21,10 @@ from arrowtune.protocols import Backend, Examples, Tracker
 from arrowtune.resolve import Derived, Resolved, resolve
 from arrowtune.runfolder import RunFolder, read_json, write_json
 from arrowtune.track import open_trackers
-from arrowtune.train.checkpoint import Checkpoint, Checkpoints
-from arrowtune.train.export import finish_export
-from arrowtune.train.loop import Loop
-from arrowtune.train.schedules import Schedule, warmup_steps
+from arrowtune.training.checkpoint import Checkpoint, Checkpoints
+from arrowtune.training.export import finish_export
+from arrowtune.training.loop import Loop
+from arrowtune.training.schedules import Schedule, warmup_steps
 from arrowtune.types import Batch, Progress
 
 

@@ -11,9 +11,9 @@ from types import TracebackType
 from arrowtune.config import SFTConfig
 from arrowtune.errors import ArrowtuneError, Interrupted
 from arrowtune.rank import Inputs, Rank, open_rank
-from arrowtune.train.callbacks import Callback
-from arrowtune.train.loop import after, evaluate
-from arrowtune.train.signals import StopFlag, stop_on_signals
+from arrowtune.training.callbacks import Callback
+from arrowtune.training.loop import after, evaluate
+from arrowtune.training.signals import StopFlag, stop_on_signals
 from arrowtune.types import EvalStats, Progress, StepStats
 
 
@@ -57,7 +57,7 @@ class SFTTrainer:
 
     Args:
         config: The run.
-        callbacks: See `arrowtune.train.callbacks.Callback`.
+        callbacks: See `arrowtune.training.callbacks.Callback`.
         inputs: What a launcher has prepared already; without it `setup` prepares the data and takes the run folder's lock.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from arrowtune.errors import CheckpointError
-from arrowtune.train.checkpoint import MARKER, Checkpoints
+from arrowtune.training.checkpoint import MARKER, Checkpoints
 
 STATE = {"progress": {"step": 1}, "plan": {"seed": "1"}}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from arrowtune.train.config import ScheduleConfig
-from arrowtune.train.schedules import Schedule, warmup_steps
+from arrowtune.training.config import ScheduleConfig
+from arrowtune.training.schedules import Schedule, warmup_steps
 
 
 def schedule(name: str, warmup: float, total: int = 50, min_lr: float = 0.0) -> Schedule:

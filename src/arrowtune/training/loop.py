@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from arrowtune.protocols import Backend
-from arrowtune.train.schedules import Schedule
+from arrowtune.training.schedules import Schedule
 from arrowtune.types import Batch, EvalStats, Progress, StepStats
 
 

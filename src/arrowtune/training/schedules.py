@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from arrowtune.train.config import ScheduleConfig
+from arrowtune.training.config import ScheduleConfig
 
 Shape = Callable[[float], float]
 
