@@ -132,6 +132,11 @@ class Memory:
                 write_atomic(self._folder / name, json.dumps(self._known[name], sort_keys=True).encode())
         self._changed.clear()
 
+    def refresh(self) -> None:
+        """Save, and look again for what other processes have learnt meanwhile."""
+        self.save()
+        self._known.clear()
+
     def _file_of(self, state: FileState) -> str:
         return digest_bytes(os.path.dirname(state.path).encode("utf-8", "surrogateescape")) + ".json"
 

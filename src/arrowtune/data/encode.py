@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from arrowtune.data.formats import get_format
 from arrowtune.data.render import Encoded, Renderer, RenderSpec
+from arrowtune.data.render.engine import DISAGREES
 from arrowtune.data.report import BAD_ROW, Tally
 from arrowtune.data.sources import parse
 from arrowtune.data.store_format import disk_error, schema
@@ -43,6 +44,14 @@ class Recipe:
     columns: Mapping[str, str]
     folder: Path
 
+    def trusting(self) -> Recipe:
+        """The same, taking it that the fast engine is right wherever that is not decided."""
+        return self if self.spec.fast is not None else replace(self, spec=self.spec.with_engine(True))
+
+
+class EngineRefused(Exception):
+    """The fast engine gives other ids than the reference: units made with it are not to be used."""
+
 
 @dataclass(slots=True)
 class Gathered:
@@ -58,11 +67,21 @@ class UnitEncoder:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._format = get_format(recipe.format)
+        self._checked = False
 
     @cached_property
     def renderer(self) -> Renderer:
-        """Made with the first unit."""
+        """Made with the first unit that holds a row.
+
+        Raises:
+            RenderError: The template cannot be used.
+        """
         return Renderer(self._recipe.spec)
+
+    def refusal(self) -> EngineRefused | None:
+        """Why units that trust the fast engine cannot be used; None where they can, or where nobody trusts it."""
+        engine = self.renderer.engine
+        return None if engine.fast or engine.reason != DISAGREES else EngineRefused(DISAGREES)
 
     def run(self, unit: Unit) -> Tally:
         """Encode a unit into its file, unless an earlier run has.
@@ -77,12 +96,13 @@ class UnitEncoder:
         if found is not None:
             return found
         tally, gathered = self.gather(unit)
+        self._check_template(gathered)
         encoded = self.renderer.encode(gathered.items)
         self._account(encoded, gathered, tally)
         _write(path, _batch(encoded, gathered, tally), tally)
         return tally
 
-    def gather(self, unit: Unit, tally: Tally | None = None) -> tuple[Tally, Gathered]:
+    def gather(self, unit: Unit) -> tuple[Tally, Gathered]:
         """Read the rows of a unit and parse them; those that are not of the format are counted."""
         count = len(unit.pieces)
         tally = Tally(read=[0] * count, kept=[0] * count)
@@ -105,7 +125,16 @@ class UnitEncoder:
                 else:
                     gathered.items.append(item)
                     gathered.places.append((index, raw.row, raw.line))
+            if piece.fault:
+                tally.read[index] += 1
+                tally.skip(index, piece.rows, None, BAD_ROW, piece.fault)
         return tally, gathered
+
+    def _check_template(self, gathered: Gathered) -> None:
+        """Once, before the first conversation is rendered."""
+        if not self._checked and any(isinstance(item, Conversation) for item in gathered.items):
+            self.renderer.check_template()
+            self._checked = True
 
     @staticmethod
     def _account(encoded: Encoded, gathered: Gathered, tally: Tally) -> None:

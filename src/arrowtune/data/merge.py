@@ -63,12 +63,6 @@ def merge(bases: Iterable[Base], folder: Path, writer: Writer, *, fractional: bo
                     writer.append_batch(_rebased(batch, base, kind))
 
 
-def forget(bases: Iterable[Base], folder: Path) -> None:
-    """Remove units whose examples are in a store."""
-    for base in bases:
-        (folder / f"{base.key}.arrow").unlink(missing_ok=True)
-
-
 def _rebased(batch: pa.RecordBatch, base: Base, kind: pa.Schema) -> pa.RecordBatch:
     piece = batch["file"].to_numpy()
     files = np.array(base.files, np.int32)[piece]

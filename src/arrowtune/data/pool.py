@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
-import os
 import pickle
 import signal
 import sys
@@ -28,9 +28,16 @@ Done = tuple[Unit, Tally]
 
 
 def encode_here(recipe: Recipe, units: Iterator[Unit]) -> Iterator[Done]:
-    """Encode units one after the other in this process."""
+    """Encode units one after the other in this process.
+
+    Raises:
+        EngineRefused: The fast engine cannot be used, and earlier workers may have trusted it.
+        ArrowtuneError: What encoding raises.
+    """
     encoder = UnitEncoder(recipe)
     for unit in units:
+        if refusal := encoder.refusal():
+            raise refusal
         yield unit, encoder.run(unit)
 
 
@@ -46,6 +53,7 @@ def encode_by(workers: int, recipe: Recipe, units: Iterator[Unit]) -> Iterator[D
         Every unit with its tally, in the order in which they are done.
 
     Raises:
+        EngineRefused: The fast engine cannot be used, and some workers trusted it.
         ArrowtuneError: What a worker raised.
         WorkerLost: A worker died; the message names what it was working on.
     """
@@ -115,9 +123,10 @@ def _start(workers: int, recipe: Recipe) -> list[_Worker]:
     with _without_main():
         for number in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_work, args=(theirs, pickle.dumps(recipe), os.getpid()), name=f"arrowtune-prepare-{number}", daemon=True
-            )
+            # One worker compares the engines for all; see `_work`.
+            own = recipe if number == 0 else recipe.trusting()
+            arguments = (theirs, pickle.dumps(own))
+            process = context.Process(target=_work, args=arguments, name=f"arrowtune-prepare-{number}", daemon=True)
             process.start()
             theirs.close()
             pool.append(_Worker(process, ours))
@@ -138,20 +147,26 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _work(pipe: Connection, recipe: bytes, parent: int) -> None:
-    """A worker: units in, tallies out, until the pipe closes."""
+def _work(pipe: Connection, recipe: bytes) -> None:
+    """A worker: units in, tallies out, until the pipe closes.
+
+    The first worker compares the fast engine with the reference before anything else, and says so if they differ: the
+    others trust it meanwhile, and their units are thrown away then.
+    """
     _die_with_parent()
     for signum in (signal.SIGINT, signal.SIGTERM):
         # The terminal sends ^C to everyone; the parent ends its workers itself.
         signal.signal(signum, signal.SIG_IGN if signum == signal.SIGINT else signal.SIG_DFL)
     encoder = UnitEncoder(pickle.loads(recipe))
+    # Between two units nothing is left but cycles of the template engine: they are collected there, all at once.
+    gc.disable()
     while True:
         try:
             unit = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            answer: Tally | BaseException = encoder.run(unit)
+            answer: Tally | BaseException = encoder.refusal() or encoder.run(unit)
         except ArrowtuneError as error:
             answer = error
         except Exception as error:  # noqa: BLE001 - the parent raises it, with the place
@@ -160,6 +175,7 @@ def _work(pipe: Connection, recipe: bytes, parent: int) -> None:
             pipe.send(answer)
         except OSError:
             return
+        gc.collect()
 
 
 def _die_with_parent() -> None:

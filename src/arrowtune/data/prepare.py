@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from arrowtune.data.config import DataConfig, SourceConfig
-from arrowtune.data.encode import Recipe
-from arrowtune.data.formats import detect_format
-from arrowtune.data.merge import Base, forget, merge
+from arrowtune.data.encode import EngineRefused, Recipe
+from arrowtune.data.identity import changes, format_of, may_be_there, recipe_parts, with_source
+from arrowtune.data.judge import judge
+from arrowtune.data.merge import Base, merge
 from arrowtune.data.pool import Done, encode_by, encode_here
 from arrowtune.data.progress import Progress, Silent
 from arrowtune.data.render import RenderSpec
-from arrowtune.data.report import BAD_ROW, Place, Tally, skips_of, summary
-from arrowtune.data.sources import Source, parse, resolve_source
+from arrowtune.data.report import Tally
+from arrowtune.data.sources import Source, resolve_source
 from arrowtune.data.store import Store, read_manifest
-from arrowtune.data.store_format import HISTORY, MANIFEST, STORE_VERSION, disk_error
+from arrowtune.data.store_format import MANIFEST
 from arrowtune.data.store_writer import Writer, remove_abandoned
-from arrowtune.data.units import Scan, Scanned, Unit, recall
-from arrowtune.errors import EmptyDataset, FormatError, RenderError, StoreError
-from arrowtune.fingerprint import Memory, differences, digest_json
+from arrowtune.data.units import Scan, Scanned, Unit, digest_only, recall
+from arrowtune.data.workspace import finish, workspace
+from arrowtune.errors import StoreError
+from arrowtune.fingerprint import Memory, digest_json
 
 _SMALL = 2 << 20
 """Sources below so many bytes are prepared in this process: starting workers would take longer."""
-
-_UNPROVED = ("spans_unproved", "no_end_of_turn", "template_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,11 @@ class PreparedStore:
     reused: bool
     seconds: float
     tokens_per_second: float
+
+    @property
+    def store_path(self) -> Path:
+        """The store's folder."""
+        return Path(self.path)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -125,146 +133,120 @@ class _Desk:
         self, spec: RenderSpec, data: DataConfig, cache: Path, private: Path | None, workers: int, progress: Progress
     ) -> None:
         self._spec, self._data = spec, data
-        self._cache, self._stores = cache, private or cache / "stores"
-        self._fresh = data.force_recache or private is not None
+        self._root = private or cache
+        self._stores = self._root / "stores"
+        self._anew = data.force_recache or private is not None
         self._workers, self._progress = workers, progress
         self.memory = Memory(cache / "digests")
 
     def prepare(self, job: PrepareJob) -> PreparedStore:
         """Find or make one store."""
         started = time.perf_counter()
-        if (store := self.find(job)) is not None:
-            return _prepared(job, store, seconds=time.perf_counter() - started, reused=True)
-        source = resolve_source(job.config, job.name)
-        path = self._make(job, source, self._format(job, source), started)
-        return _prepared(job, path, seconds=time.perf_counter() - started, reused=False)
+        order = self._order(job)
+        path = None if self._anew else self._there(order) or self._there_after_digesting(order)
+        reused = path is not None
+        if path is None:
+            try:
+                path, reused = self._alone(order, self._spec, started)
+            except EngineRefused as refused:
+                self._note(job, f"the fast token engine is not used: {refused}")
+                path, reused = self._alone(order, self._spec.with_engine(False), started)
+        judge(job.name, read_manifest(path), self._data.max_bad_rows)
+        return _prepared(job, path, seconds=time.perf_counter() - started, reused=reused)
+
+    def _alone(self, order: _Order, spec: RenderSpec, started: float) -> tuple[Path, bool]:
+        """Make the store in a workspace of one's own; another process may have made it while this one waited for that."""
+        files = [file.state.path for file in order.source.files]
+        folder = self._root / "units" / digest_json({**order.recipe, "files": files, "fast": spec.fast})
+        waits = partial(self._note, order.job, "another process is preparing it: waiting for that one")
+        with workspace(folder, root=self._root, waits=waits):
+            self.memory.refresh()
+            path = None if self._anew else self._there(order)
+            reused = path is not None
+            path = path or self._make(order, spec, folder, started)
+            self.memory.save()
+            finish(folder)
+        return path, reused
 
     def find(self, job: PrepareJob) -> Path | None:
         """The store of a source if it is there and its files were digested before."""
+        return None if self._anew else self._there(self._order(job))
+
+    def _order(self, job: PrepareJob) -> _Order:
         source = resolve_source(job.config, job.name)
-        known = None if self._fresh else recall(source, job.config.limit, self.memory)
-        if known is None:
+        form = format_of(job.config, source, self.memory)
+        return _Order(job, source, form, recipe_parts(job.config, form, self._spec))
+
+    def _there(self, order: _Order) -> Path | None:
+        """The store, if the files are as they were when they were last read."""
+        known = recall(order.source, order.job.config.limit, self.memory)
+        return None if known is None else self._readable(self._stores / digest_json(with_source(order.recipe, known)))
+
+    def _there_after_digesting(self, order: _Order) -> Path | None:
+        """The store, if the files are others, or of another time, with the same content."""
+        if not may_be_there(self._stores, order.recipe, order.source):
             return None
-        path = self._stores / digest_json(self._parts(job, self._format(job, source), known))
+        known = digest_only(order.source, order.job.config.limit, self.memory)
+        return self._readable(self._stores / digest_json(with_source(order.recipe, known)))
+
+    def _readable(self, path: Path) -> Path | None:
         if not (path / MANIFEST).exists():
             return None
         try:
             Store(path)
         except StoreError as error:
             self._progress.note(f"{error.message}; it is made anew")
-            shutil.rmtree(path, ignore_errors=True)
             return None
         return path
 
-    def _format(self, job: PrepareJob, source: Source) -> str:
-        if job.config.format != "auto":
-            return job.config.format
-        question = f"format {sorted(job.config.columns.items())}"
-        for file in source.files:
-            if isinstance(found := self.memory.recall(file.state, question), str):
-                return found
-        columns, number = first_columns(source)
-        form = detect_format(columns, job.config.columns, f"source {job.name!r}")
-        self.memory.learn(source.files[number].state, question, form)
-        return form
-
-    def _parts(self, job: PrepareJob, form: str, files: Sequence[Scanned]) -> dict[str, str]:
-        """Everything that decides a store's content, by name."""
-        content = [[file.name, file.digest, file.rows] for file in files]
-        return {
-            "source": digest_json(content),
-            "format": form,
-            "columns": digest_json(dict(job.config.columns)),
-            "max_bad_rows": str(self._data.max_bad_rows),
-            "store_version": str(STORE_VERSION),
-            **self._spec.identity(),
-        }
-
-    def _make(self, job: PrepareJob, source: Source, form: str, started: float) -> Path:
-        spec = self._checked_spec(form)
-        units = self._cache / "units" / digest_json({**spec.identity(), "format": form, "columns": dict(job.config.columns)})
-        try:
-            units.mkdir(parents=True, exist_ok=True)
-            self._stores.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise disk_error(error, self._cache) from None
-        remove_abandoned(self._stores)
+    def _make(self, order: _Order, spec: RenderSpec, units: Path, started: float) -> Path:
+        job, source = order.job, order.source
         scan = Scan(source, job.config.limit, self.memory)
-        recipe = Recipe(spec, form, job.config.columns, units)
+        recipe = Recipe(spec, order.form, job.config.columns, units)
         self._progress.begin(job.name, source.size)
-        bases, tally = _gather(self._encoded(recipe, iter(scan), source.size), job.name, self._progress)
-        self._progress.end(job.name)
-        names = [file.name for file in source.files]
-        self._check(job, form, tally, names)
-        parts = self._parts(job, form, scan.files)
+        try:
+            bases, tally = _gather(self._encoded(recipe, iter(scan), source.size), job.name, self._progress)
+        finally:
+            self._progress.end(job.name)
+        parts = with_source(order.recipe, scan.files)
         identity = digest_json(parts)
-        self._say_why(job, parts)
+        manifest = _manifest(identity, parts, scan.files, tally)
+        judge(job.name, manifest, self._data.max_bad_rows)
+        if changed := changes(self._stores, job.name, job.role, parts):
+            self._note(job, f"prepared anew, since this changed: {', '.join(changed)}")
         with Writer(self._stores / identity, fractional=tally.fractional) as writer:
+            remove_abandoned(self._stores)
             merge(bases, units, writer, fractional=tally.fractional)
-            history = {
-                "name": job.name,
-                "role": job.role,
-                "path": source.path,
-                "seconds": time.perf_counter() - started,
-                "workers": self._workers,
-            }
-            manifest = _manifest(identity, parts, scan.files, tally, names)
-            path = writer.publish(manifest, history=history, replace=self._fresh)
-        forget(bases, units)
-        return path
-
-    def _checked_spec(self, form: str) -> RenderSpec:
-        """The specification with the engine chosen, after the template was looked at."""
-        from arrowtune.data.render import Renderer
-
-        renderer = Renderer(self._spec)
-        if form != "prompt_completion":
-            renderer.check_template()
-        return self._spec.with_engine(renderer.engine.fast)
+            # A store that cannot be read is as good as none: whatever is at that place gives way.
+            return writer.publish(manifest, history=self._history(order, started), replace=True)
 
     def _encoded(self, recipe: Recipe, units: Iterator[Unit], size: int) -> Iterator[Done]:
         workers = min(self._workers, -(-size // _SMALL))
         return encode_by(workers, recipe, units) if workers > 1 else encode_here(recipe, units)
 
-    def _check(self, job: PrepareJob, form: str, tally: Tally, names: list[str]) -> None:
-        bad = tally.skipped[BAD_ROW]
-        if bad > self._data.max_bad_rows * tally.rows_read:
-            shown = "".join(f"\n  {skip.origin}: {skip.detail}" for skip in skips_of(_only(tally, BAD_ROW), names))
-            raise FormatError(
-                f"source {job.name!r}: {bad} of {tally.rows_read} rows are not of the format {form}, "
-                f"more than data.max_bad_rows={self._data.max_bad_rows:g} allows:{shown}",
-                hint="mend them, name the right format, or raise data.max_bad_rows",
-            )
-        if tally.rows:
-            return
-        unproved = {reason: places for reason, places in tally.places.items() if reason in _UNPROVED}
-        if tally.rows_read and sum(tally.skipped[reason] for reason in unproved) == tally.rows_read:
-            first = skips_of(unproved, names)[0]
-            raise RenderError(
-                f"source {job.name!r}: the chat template proves the trained spans of no row; "
-                f"the first is {first.origin}: {first.detail or first.reason}",
-                hint="set tokenizer.chat_template to a template with {% generation %} tags around the assistant's words",
-            )
-        raise EmptyDataset(
-            f"source {job.name!r}: no row can be trained on ({summary(tally)})",
-            hint="arrowtune show RUN --skipped shows the rows and why",
-        )
+    def _history(self, order: _Order, started: float) -> dict[str, Any]:
+        return {
+            "name": order.job.name,
+            "role": order.job.role,
+            "path": os.path.abspath(order.source.path),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": socket.gethostname(),
+            "workers": self._workers,
+            "seconds": round(time.perf_counter() - started, 3),
+        }
 
-    def _say_why(self, job: PrepareJob, parts: Mapping[str, str]) -> None:
-        """Name what changed against the nearest store of a source of this name."""
-        nearest: list[str] | None = None
-        for folder in self._stores.iterdir() if self._stores.is_dir() else ():
-            try:
-                history = read_history(folder)
-                if (history.get("name"), history.get("role")) != (job.name, job.role):
-                    continue
-                changed = differences(read_manifest(folder)["parts"], parts)
-            except (StoreError, KeyError):
-                continue
-            if changed and (nearest is None or len(changed) < len(nearest)):
-                nearest = changed
-        if nearest:
-            self._progress.note(f"{job.name}: prepared anew, since this changed: {', '.join(nearest)}")
+    def _note(self, job: PrepareJob, text: str) -> None:
+        self._progress.note(f"{job.name}: {text}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One source with what decides its store, its content left out."""
+
+    job: PrepareJob
+    source: Source
+    form: str
+    recipe: Mapping[str, str]
 
 
 def _gather(done: Iterator[Done], name: str, progress: Progress) -> tuple[list[Base], Tally]:
@@ -282,12 +264,10 @@ def _gather(done: Iterator[Done], name: str, progress: Progress) -> tuple[list[B
     return bases, total
 
 
-def _manifest(
-    identity: str, parts: Mapping[str, str], files: Sequence[Scanned], tally: Tally, names: list[str]
-) -> dict[str, Any]:
+def _manifest(identity: str, parts: Mapping[str, str], files: Sequence[Scanned], tally: Tally) -> dict[str, Any]:
     skipped = [
         {"reason": skip.reason, "file": skip.origin.file, "row": skip.origin.row, "line": skip.origin.line, "detail": skip.detail}
-        for skip in skips_of(tally.places, names)
+        for skip in tally.skips([file.name for file in files])
     ]
     counts = zip(tally.read + [0] * len(files), tally.kept + [0] * len(files), strict=True)
     sources = [
@@ -299,6 +279,7 @@ def _manifest(
         "parts": dict(parts),
         "sources": sources,
         "rows_read": tally.rows_read,
+        "rows": tally.rows,
         "skipped": dict(sorted(tally.skipped.items())),
         "skipped_rows": skipped,
         "counts": dict(sorted(tally.counts.items())),
@@ -321,37 +302,3 @@ def _prepared(job: PrepareJob, path: Path, *, seconds: float, reused: bool) -> P
         seconds=seconds,
         tokens_per_second=0.0 if reused or not seconds else manifest["tokens"] / seconds,
     )
-
-
-def read_history(folder: Path) -> dict[str, Any]:
-    """When, where and how a store was made; empty where that is not known."""
-    import json
-
-    try:
-        found = json.loads((folder / HISTORY).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def first_columns(source: Source) -> tuple[list[str], int]:
-    """The columns of the first rows of a source, and the index of the file they are in.
-
-    Raises:
-        EmptyDataset: No file holds a row.
-    """
-    for unit in Scan(source, None):
-        for piece in unit.pieces:
-            columns: dict[str, None] = {}
-            for raw in parse(piece, piece.load()):
-                if raw.record is not None:
-                    columns.update(dict.fromkeys(raw.record))
-                if raw.row >= 20 and columns:
-                    break
-            if columns:
-                return list(columns), piece.file
-    raise EmptyDataset(f"source {source.name!r}: {source.path} holds no rows", hint="check the path, or leave the source out")
-
-
-def _only(tally: Tally, reason: str) -> dict[str, list[Place]]:
-    return {reason: tally.places.get(reason, [])}

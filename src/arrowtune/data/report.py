@@ -63,6 +63,19 @@ class Tally:
         if len(places) < SHOWN:
             places.append(Place(file, row, line, detail))
 
+    def skip_bad(self, file: int, row: int, line: int | None, detail: str) -> None:
+        """Count a malformed row that was read outside of a unit."""
+        self.read[file] += 1
+        self.skip(file, row, line, BAD_ROW, detail)
+
+    def skips(self, names: list[str]) -> list[Skip]:
+        """The first skipped rows of each reason with full addresses, given the names of the files."""
+        return [
+            Skip(Origin(names[place.file], place.row, place.line), reason, place.detail)
+            for reason, found in sorted(self.places.items())
+            for place in found
+        ]
+
     def sort(self) -> None:
         """Bring the addresses into source order."""
         for places in self.places.values():
@@ -106,20 +119,3 @@ class Tally:
         places = {reason: [Place(**place) for place in found] for reason, found in tree["places"].items()}
         counters = {name: Counter(tree[name]) for name in ("skipped", "counts")}
         return cls(**{**tree, **counters, "places": places})
-
-
-def skips_of(places: Mapping[str, list[Place]], names: list[str]) -> list[Skip]:
-    """The rows as skips with full addresses."""
-    return [
-        Skip(Origin(names[place.file], place.row, place.line), reason, place.detail)
-        for reason, found in sorted(places.items())
-        for place in found
-    ]
-
-
-def summary(tally: Tally) -> str:
-    """One clause: rows read, used, and skipped by reason."""
-    reasons = ", ".join(
-        f"{count} {reason}" for reason, count in sorted(tally.skipped.items(), key=lambda item: (-item[1], item[0]))
-    )
-    return f"{tally.rows_read} rows read, {tally.rows} used" + (f", skipped: {reasons}" if reasons else "")

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from arrowtune.data.encode import Recipe, UnitEncoder
 from arrowtune.data.formats import detect_format
-from arrowtune.data.prepare import PrepareJob, first_columns
+from arrowtune.data.identity import first_columns
+from arrowtune.data.prepare import PrepareJob
 from arrowtune.data.render import Renderer, RenderSpec
-from arrowtune.data.report import skips_of
 from arrowtune.data.sources import Piece, Source, head, resolve_source
 from arrowtune.data.units import Scan, Unit
 from arrowtune.protocols import Tokens
@@ -94,7 +94,7 @@ def sample_source(job: PrepareJob, spec: RenderSpec, rows: int) -> Sample:
         read += tally.rows_read
         size += part
         # The tally keeps the first addresses of each reason, which is what a preview shows.
-        for skip in skips_of(tally.places, [piece.name]):
+        for skip in tally.skips([piece.name]):
             origin = skip.origin
             line = None if piece.line is None else piece.line + (origin.line or 0)
             skips.append(replace(skip, origin=replace(origin, row=piece.row + origin.row, line=line)))

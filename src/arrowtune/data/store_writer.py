@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import shutil
@@ -234,39 +235,49 @@ def _parts(offsets: npt.NDArray[np.int64]) -> list[slice]:
     return parts
 
 
-class _DataFile:
-    """An Arrow IPC file that digests itself."""
+class _Sink(io.RawIOBase):
+    """A file that digests and counts what is written to it."""
 
-    def __init__(self, path: Path, kind: pa.Schema) -> None:
-        self._path = path
-        self._file = open(path, "wb")  # noqa: SIM115 - closed by close()
-        self._hash = hasher()
-        self.size = self._rows = 0
-        self.closed = False  # Asked for by Arrow.
-        self._writer = pa.ipc.new_file(pa.PythonFile(self, mode="w"), kind)
+    def __init__(self, path: Path) -> None:
+        self.file = open(path, "wb")  # noqa: SIM115 - closed by its owner
+        self.hash = hasher()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
 
     def write(self, data: Any) -> int:
-        self._hash.update(data)
-        written = self._file.write(data)
+        self.hash.update(data)
+        written = self.file.write(data)
         self.size += written
         return written
 
-    def flush(self) -> None:
-        """Everything is flushed at the end."""
+
+class _DataFile:
+    """An Arrow IPC file under construction."""
+
+    def __init__(self, path: Path, kind: pa.Schema) -> None:
+        self._name = path.name
+        self._sink = _Sink(path)
+        self._rows = 0
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), kind)
+
+    @property
+    def size(self) -> int:
+        return self._sink.size
 
     def append(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
         self._rows += batch.num_rows
 
     def close(self) -> dict[str, Any]:
-        if not self._file.closed:
-            try:
-                self._writer.close()
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            finally:
-                self._file.close()
-        return {"name": self._path.name, "size": self.size, "digest": self._hash.hexdigest(), "rows": self._rows}
+        try:
+            self._writer.close()
+            self._sink.file.flush()
+            os.fsync(self._sink.file.fileno())
+        finally:
+            self._sink.file.close()
+        return {"name": self._name, "size": self.size, "digest": self._sink.hash.hexdigest(), "rows": self._rows}
 
 
 class _ArrayFile:

@@ -24,6 +24,9 @@ Int64 = npt.NDArray[np.int64]
 _UNKNOWN = -(1 << 40)
 """The length of a token that does not spell its bytes: no row that holds one can add up."""
 
+DISAGREES = "it gives other ids than the reference engine for this tokenizer"
+"""Why the fast engine is not used where the two were compared."""
+
 NASTY = (
     "",
     " ",
@@ -96,7 +99,7 @@ class Engine:
             return None, ""
         fast, reason = _open_fast(self._files)
         if self._wish is None and fast is not None and not self._agrees(fast):
-            return None, "it gives other ids than the reference engine for this tokenizer"
+            return None, DISAGREES
         return fast, reason
 
     @property
