@@ -1,1 +1,1 @@
-
+"""What people read on a terminal: results, previews, reports."""
