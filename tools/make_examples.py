@@ -268,10 +268,10 @@ def as_gzip(rows: list[Row]) -> bytes:
 
 def as_zstd(rows: list[Row]) -> bytes:
     """JSON lines, zstd."""
-    sink = io.BytesIO()
+    sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(as_jsonl(rows))
-    return sink.getvalue()
+    return bytes(sink.getvalue().to_pybytes())
 
 
 ENCODERS: dict[str, Callable[[list[Row]], bytes]] = {

@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
     "head_dim": 32,
     "hidden_act": "silu",
     "hidden_size": 128,
-    "initializer_range": 0.02,
+    "initializer_range": 0.08,  # about 1 / sqrt(hidden_size): a narrow model learns far faster than from the usual 0.02
     "intermediate_size": 384,
     "max_position_embeddings": 8192,
     "model_type": "qwen3",
