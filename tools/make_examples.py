@@ -158,7 +158,8 @@ def sum_chats(rng: random.Random) -> Iterator[Row]:
             )
             ask = rng.choice((f"What is {a} plus {b}?", f"Add {a} and {b}."))
             answer = {"role": "assistant", "reasoning_content": reasoning, "content": f"It is {a + b}."}
-            yield {"messages": [{"role": "system", "content": SYSTEMS[1]}, {"role": "user", "content": ask}, answer]}
+            system = [{"role": "system", "content": SYSTEMS[1]}] if rng.random() < 0.5 else []
+            yield {"messages": [*system, {"role": "user", "content": ask}, answer]}
 
 
 def corrected_chats() -> Iterator[Row]:
