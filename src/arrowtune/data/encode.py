@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import pyarrow as pa
 
 from arrowtune.data.formats import get_format
 from arrowtune.data.render import Encoded, Renderer, RenderSpec
-from arrowtune.data.render.engine import DISAGREES
 from arrowtune.data.report import BAD_ROW, Tally
 from arrowtune.data.sources import parse
 from arrowtune.data.store_format import disk_error, schema
@@ -26,6 +26,8 @@ from arrowtune.protocols import Tokens
 from arrowtune.types import Completion, Conversation, Origin, Skip
 
 _TALLY = b"tally"
+
+_PART_BYTES = 512 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +45,6 @@ class Recipe:
     format: str
     columns: Mapping[str, str]
     folder: Path
-
-    def trusting(self) -> Recipe:
-        """The same, taking it that the fast engine is right wherever that is not decided."""
-        return self if self.spec.fast is not None else replace(self, spec=self.spec.with_engine(True))
-
-
-class EngineRefused(Exception):
-    """The fast engine gives other ids than the reference: units made with it are not to be used."""
 
 
 @dataclass(slots=True)
@@ -78,11 +72,6 @@ class UnitEncoder:
         """
         return Renderer(self._recipe.spec)
 
-    def refusal(self) -> EngineRefused | None:
-        """Why units that trust the fast engine cannot be used; None where they can, or where nobody trusts it."""
-        engine = self.renderer.engine
-        return None if engine.fast or engine.reason != DISAGREES else EngineRefused(DISAGREES)
-
     def run(self, unit: Unit) -> Tally:
         """Encode a unit into its file, unless an earlier run has.
 
@@ -97,7 +86,7 @@ class UnitEncoder:
             return found
         tally, gathered = self.gather(unit)
         self._check_template(gathered)
-        encoded = self.renderer.encode(gathered.items)
+        encoded = self._encode(gathered.items, sum(piece.stop - piece.start for piece in unit.pieces))
         self._account(encoded, gathered, tally)
         _write(path, _batch(encoded, gathered, tally), tally)
         return tally
@@ -135,6 +124,23 @@ class UnitEncoder:
         if not self._checked and any(isinstance(item, Conversation) for item in gathered.items):
             self.renderer.check_template()
             self._checked = True
+
+    def _encode(self, items: Sequence[Conversation | Completion], size: int) -> Encoded:
+        """Encode in parts of about the same size: what rendering needs beside the result is bounded by a part."""
+        rows = max(1, len(items) * _PART_BYTES // max(1, size))
+        parts = [self.renderer.encode(items[start : start + rows]) for start in range(0, max(1, len(items)), rows)]
+        lengths = [np.diff(part.offsets) for part in parts]
+        counts: Counter[str] = Counter()
+        for part in parts:
+            counts.update(part.counts)
+        return Encoded(
+            input_ids=np.concatenate([part.input_ids for part in parts]),
+            loss_weights=np.concatenate([part.loss_weights for part in parts]),
+            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))]),
+            kept=np.concatenate([part.kept + number * rows for number, part in enumerate(parts)]),
+            skips=[skip for part in parts for skip in part.skips],
+            counts=dict(counts),
+        )
 
     @staticmethod
     def _account(encoded: Encoded, gathered: Gathered, tally: Tally) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import multiprocessing
 import pickle
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
+
+import pyarrow as pa
 
 from arrowtune.data.encode import Recipe, UnitEncoder
 from arrowtune.data.report import Tally
@@ -24,6 +27,8 @@ from arrowtune.errors import ArrowtuneError, WorkerLost
 _AHEAD = 2
 """Units a worker holds: the one it works on, and the next."""
 
+_M_ARENA_MAX = -8  # From malloc.h.
+
 Done = tuple[Unit, Tally]
 
 
@@ -31,13 +36,10 @@ def encode_here(recipe: Recipe, units: Iterator[Unit]) -> Iterator[Done]:
     """Encode units one after the other in this process.
 
     Raises:
-        EngineRefused: The fast engine cannot be used, and earlier workers may have trusted it.
         ArrowtuneError: What encoding raises.
     """
     encoder = UnitEncoder(recipe)
     for unit in units:
-        if refusal := encoder.refusal():
-            raise refusal
         yield unit, encoder.run(unit)
 
 
@@ -53,7 +55,6 @@ def encode_by(workers: int, recipe: Recipe, units: Iterator[Unit]) -> Iterator[D
         Every unit with its tally, in the order in which they are done.
 
     Raises:
-        EngineRefused: The fast engine cannot be used, and some workers trusted it.
         ArrowtuneError: What a worker raised.
         WorkerLost: A worker died; the message names what it was working on.
     """
@@ -123,9 +124,7 @@ def _start(workers: int, recipe: Recipe) -> list[_Worker]:
     with _without_main():
         for number in range(workers):
             ours, theirs = context.Pipe()
-            # One worker compares the engines for all; see `_work`.
-            own = recipe if number == 0 else recipe.trusting()
-            arguments = (theirs, pickle.dumps(own))
+            arguments = (theirs, pickle.dumps(recipe))
             process = context.Process(target=_work, args=arguments, name=f"arrowtune-prepare-{number}", daemon=True)
             process.start()
             theirs.close()
@@ -148,12 +147,9 @@ def _without_main() -> Iterator[None]:
 
 
 def _work(pipe: Connection, recipe: bytes) -> None:
-    """A worker: units in, tallies out, until the pipe closes.
-
-    The first worker compares the fast engine with the reference before anything else, and says so if they differ: the
-    others trust it meanwhile, and their units are thrown away then.
-    """
+    """A worker: units in, tallies out, until the pipe closes."""
     _die_with_parent()
+    give_back = _lean_memory()
     for signum in (signal.SIGINT, signal.SIGTERM):
         # The terminal sends ^C to everyone; the parent ends its workers itself.
         signal.signal(signum, signal.SIG_IGN if signum == signal.SIGINT else signal.SIG_DFL)
@@ -166,7 +162,7 @@ def _work(pipe: Connection, recipe: bytes) -> None:
         except (EOFError, OSError):
             return
         try:
-            answer: Tally | BaseException = encoder.refusal() or encoder.run(unit)
+            answer: Tally | BaseException = encoder.run(unit)
         except ArrowtuneError as error:
             answer = error
         except Exception as error:  # noqa: BLE001 - the parent raises it, with the place
@@ -175,7 +171,29 @@ def _work(pipe: Connection, recipe: bytes) -> None:
             pipe.send(answer)
         except OSError:
             return
+        give_back()
+
+
+def _lean_memory() -> Callable[[], None]:
+    """Keep a worker as small as its units are, however many it does.
+
+    Returns:
+        What gives freed memory back to the system; to be called after every unit.
+    """
+    pool, trim = pa.default_memory_pool(), None
+    if sys.platform == "linux":
+        library = ctypes.CDLL(None)
+        with contextlib.suppress(AttributeError):  # A C library without these.
+            library.mallopt(_M_ARENA_MAX, 1)
+            trim = library.malloc_trim
+
+    def give_back() -> None:
         gc.collect()
+        pool.release_unused()
+        if trim is not None:
+            trim(0)
+
+    return give_back
 
 
 def _die_with_parent() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from arrowtune.data.config import DataConfig, SourceConfig
-from arrowtune.data.encode import EngineRefused, Recipe
+from arrowtune.data.encode import Recipe
 from arrowtune.data.identity import changes, format_of, may_be_there, recipe_parts, with_source
 from arrowtune.data.judge import judge
 from arrowtune.data.merge import Base, merge
@@ -146,24 +146,20 @@ class _Desk:
         path = None if self._anew else self._there(order) or self._there_after_digesting(order)
         reused = path is not None
         if path is None:
-            try:
-                path, reused = self._alone(order, self._spec, started)
-            except EngineRefused as refused:
-                self._note(job, f"the fast token engine is not used: {refused}")
-                path, reused = self._alone(order, self._spec.with_engine(False), started)
+            path, reused = self._alone(order, started)
         judge(job.name, read_manifest(path), self._data.max_bad_rows)
         return _prepared(job, path, seconds=time.perf_counter() - started, reused=reused)
 
-    def _alone(self, order: _Order, spec: RenderSpec, started: float) -> tuple[Path, bool]:
+    def _alone(self, order: _Order, started: float) -> tuple[Path, bool]:
         """Make the store in a workspace of one's own; another process may have made it while this one waited for that."""
         files = [file.state.path for file in order.source.files]
-        folder = self._root / "units" / digest_json({**order.recipe, "files": files, "fast": spec.fast})
+        folder = self._root / "units" / digest_json({**order.recipe, "files": files})
         waits = partial(self._note, order.job, "another process is preparing it: waiting for that one")
         with workspace(folder, root=self._root, waits=waits):
             self.memory.refresh()
             path = None if self._anew else self._there(order)
             reused = path is not None
-            path = path or self._make(order, spec, folder, started)
+            path = path or self._make(order, folder, started)
             self.memory.save()
             finish(folder)
         return path, reused
@@ -199,10 +195,10 @@ class _Desk:
             return None
         return path
 
-    def _make(self, order: _Order, spec: RenderSpec, units: Path, started: float) -> Path:
+    def _make(self, order: _Order, units: Path, started: float) -> Path:
         job, source = order.job, order.source
         scan = Scan(source, job.config.limit, self.memory)
-        recipe = Recipe(spec, order.form, job.config.columns, units)
+        recipe = Recipe(self._spec, order.form, job.config.columns, units)
         self._progress.begin(job.name, source.size)
         try:
             bases, tally = _gather(self._encoded(recipe, iter(scan), source.size), job.name, self._progress)
