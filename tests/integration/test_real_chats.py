@@ -6,10 +6,10 @@ import re
 import unicodedata
 
 import pytest
-from tests.support.assets import tokenizer_folder
-from tests.support.render import context_text, encode, ids_of, real_chats, renderer, trained_runs
 
 from arrowtune.types import Message
+from support.assets import tokenizer_folder
+from support.render import context_text, encode, ids_of, real_chats, renderer, trained_runs
 
 _THOUGHT = "<think>\n\n</think>\n\n"
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.render import NAMES, chat, encode, ids_of, renderer, trained_runs
 
 from arrowtune.types import Message
+from support.render import NAMES, chat, encode, ids_of, renderer, trained_runs
 
 _SPELLED = [
     "<|im_end|>",

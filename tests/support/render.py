@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.support.assets import sharegpt_file, tokenizer_folder
 
 from arrowtune.data.formats import get_format
 from arrowtune.data.render import Encoded, Renderer, RenderSpec
 from arrowtune.data.render.engine import Engine
 from arrowtune.data.tokenizer import TokenizerFiles, read_tokenizer
 from arrowtune.types import Completion, Conversation, Message, Origin, Skip
+from support.assets import sharegpt_file, tokenizer_folder
 
 ORIGIN = Origin("rows.jsonl", 6, 7)
 NAMES = ("qwen3", "llama3_1", "gemma3", "deepseek_v3")

@@ -66,7 +66,9 @@ def test_a_misspelt_override_is_refused_like_a_misspelt_key(run_file) -> None:
     assert "did you mean examples?" in faults(run_file("name: x\n"), "batch.exampels=3")["batch.exampels"]
 
 
-@pytest.mark.parametrize(("text", "says"), [("[1, 2]", "mapping"), ("a: [1", "not valid YAML"), ("a: 1\na: 2\n", "not valid YAML")])
+@pytest.mark.parametrize(
+    ("text", "says"), [("[1, 2]", "mapping"), ("a: [1", "not valid YAML"), ("a: 1\na: 2\n", "not valid YAML")]
+)
 def test_a_file_that_is_no_run_file_says_why(run_file, text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         SFTConfig.load(run_file(text))

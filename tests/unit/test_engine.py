@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.render import NAMES, chat, encode, renderer, trained
 
-from arrowtune.data.render.engine import NASTY, utf8_places
+from arrowtune.data.render.engine import NASTY, Engine, utf8_places
+from arrowtune.data.tokenizer import read_tokenizer
+from support.assets import tokenizer_folder
+from support.render import NAMES, chat, encode, renderer, trained
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -54,3 +59,15 @@ def test_text_that_is_not_normalised_goes_to_the_reference(monkeypatch) -> None:
 
 def test_an_empty_batch() -> None:
     assert encode(renderer("qwen3")).offsets.tolist() == [0]
+
+
+def test_a_byte_that_the_vocabulary_lacks_is_left_out_by_both_engines(tmp_path: Path) -> None:
+    tree = json.loads((tokenizer_folder("tiny") / "tokenizer.json").read_text())
+    del tree["model"]["vocab"][chr(256 + 0x13)]  # byte 0x13 in the alphabet of byte-level vocabularies
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tree))
+    files = read_tokenizer(tmp_path)
+    texts = ["good", "bad \x13 byte", "good again", "\x13"]
+    fast, slow = (Engine(files, fast=choice).encode(texts) for choice in (True, False))
+    assert fast.ids.tolist() == slow.ids.tolist()
+    assert fast.offsets.tolist() == slow.offsets.tolist()
+    assert fast.referred == 2

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.render import ORIGIN
 
 from arrowtune.data.formats import FORMATS, detect_format, get_format
 from arrowtune.data.reasons import REASONS, explain
 from arrowtune.errors import FormatError
 from arrowtune.types import Completion, Conversation, Message, Skip
+from support.render import ORIGIN
 
 
 def parse(name: str, record: dict[str, Any], **columns: str) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.render import CHATML, ORIGIN, chat, encode, ids_of, skip, trained, trained_runs, with_template
 
 from arrowtune.errors import RenderError
 from arrowtune.types import Completion, Message
+from support.render import CHATML, ORIGIN, chat, encode, ids_of, skip, trained, trained_runs, with_template
 
 _OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 

@@ -44,7 +44,14 @@ def test_two_sources_of_one_role_cannot_share_a_name() -> None:
 
 @pytest.mark.parametrize(
     ("path", "name"),
-    [("a/chats.jsonl.zst", "chats"), ("a/b/", "b"), ("corp/set", "set"), ("x.parquet", "x"), (".jsonl", ".jsonl"), ("v1.5.json.gz", "v1.5")],
+    [
+        ("a/chats.jsonl.zst", "chats"),
+        ("a/b/", "b"),
+        ("corp/set", "set"),
+        ("x.parquet", "x"),
+        (".jsonl", ".jsonl"),
+        ("v1.5.json.gz", "v1.5"),
+    ],
 )
 def test_the_base_name_drops_the_suffixes_of_data_files(path: str, name: str) -> None:
     assert base_name(path) == name

@@ -40,7 +40,9 @@ def test_min_lr_is_the_floor() -> None:
     assert min(ours.lr(step) for step in range(1000)) >= 0.1
 
 
-@pytest.mark.parametrize(("warmup", "total", "steps"), [(0, 10, 0), (0.03, 100, 3), (0.03, 10, 1), (1, 10, 1), (5, 10, 5), (50, 10, 10)])
+@pytest.mark.parametrize(
+    ("warmup", "total", "steps"), [(0, 10, 0), (0.03, 100, 3), (0.03, 10, 1), (1, 10, 1), (5, 10, 5), (50, 10, 10)]
+)
 def test_warm_up_is_a_share_below_one_and_steps_from_there(warmup: float, total: int, steps: int) -> None:
     assert warmup_steps(warmup, total) == steps
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.render import CHATML, NAMES, ORIGIN, chat, encode, skip, tokenizer, trained, with_template
 
 from arrowtune.data.formats import get_format
 from arrowtune.data.render.probe import find_shape
 from arrowtune.data.render.template import ChatTemplate, Shape, TemplateFailure, shape_message
 from arrowtune.types import Conversation, Message
+from support.render import CHATML, NAMES, ORIGIN, chat, encode, skip, tokenizer, trained, with_template
 
 _SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 _TOOL = {

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.assets import tokenizer_folder
-from tests.support.render import CHATML, tokenizer
 
 from arrowtune.data.config import DataConfig, TokenizerConfig
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.tokenizer import load_tokenizer, read_tokenizer
 from arrowtune.errors import ConfigError, RenderError
+from support.assets import tokenizer_folder
+from support.render import CHATML, tokenizer
 
 
 def _folder(tmp_path: Path, **config: object) -> Path:

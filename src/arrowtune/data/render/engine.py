@@ -139,7 +139,7 @@ class Engine:
         base = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         if not self.fast:
             return self._refer(texts, base)
-        ids, offsets = _flat(self._fast, texts)
+        ids, offsets = self._flat_where_possible(texts)
         lengths = self._lengths[ids]
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         wrong = np.flatnonzero(ends[offsets[1:]] - ends[offsets[:-1]] != sizes)
@@ -150,9 +150,23 @@ class Engine:
             return Ids(ids, offsets, ends[:-1], base, 0)
         return self._mend(texts, Ids(ids, offsets, ends[:-1], base, len(wrong)), wrong)
 
+    def _flat_where_possible(self, texts: Sequence[str]) -> tuple[Int32, Int64]:
+        """As `_flat`; a text that the fast engine refuses counts as empty here, so that its length does not add up."""
+        try:
+            return _flat(self._fast, texts)
+        except ValueError:  # The vocabulary lacks a byte: the reference engine leaves it out, the fast one raises.
+            return _flat(self._fast, [text if self._takes(text) else "" for text in texts])
+
+    def _takes(self, text: str) -> bool:
+        try:
+            _flat(self._fast, [text])
+        except ValueError:
+            return False
+        return True
+
     def encode_plain(self, text: str) -> Piece:
         """A text in which no added token is formed."""
-        if self.fast:
+        if self.fast and self._takes(text):
             ids = self._fast.encode_segments([(text, False)]).ids
             ends = np.cumsum(self._lengths[ids])
             if not ids or (ends[-1] == len(text.encode()) and (text.isascii() or unicodedata.is_normalized("NFC", text))):
