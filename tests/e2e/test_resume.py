@@ -89,7 +89,8 @@ def test_sigterm_saves_and_exits_143_and_the_same_command_continues(run_file: Pa
     if process.returncode == 0:
         pytest.fail("the run ended before the signal reached it")
     assert process.returncode == 143, err
-    assert "step-" in err and "continues" in err
+    assert "step-" in err
+    assert "continues" in err
     train(run_file, "terminated", "checkpoint.every=0")
     assert_same_run(train_lines(run), undisturbed)
 

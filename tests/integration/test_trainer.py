@@ -172,13 +172,13 @@ def test_a_rate_of_zero_changes_nothing(tmp_path: Path) -> None:
 
 def test_resume_never_refuses_a_folder_with_a_checkpoint(tmp_path: Path) -> None:
     train(config(tmp_path, train={"steps": 1}))
-    with pytest.raises(ConfigError, match="checkpoint.resume is never"):
+    with pytest.raises(ConfigError, match="resume is never"):
         train(config(tmp_path, train={"steps": 2}, checkpoint={"resume": "never"}))
 
 
 def test_another_seed_is_another_plan(tmp_path: Path) -> None:
     train(config(tmp_path, train={"steps": 1}))
-    with pytest.raises(CheckpointError, match="train.seed was 42 and is now 7"):
+    with pytest.raises(CheckpointError, match="seed was 42 and is now 7"):
         train(config(tmp_path, train={"steps": 2, "seed": 7}))
 
 
