@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +218,9 @@ class _Desk:
             return writer.publish(manifest, history=self._history(order, started), replace=True)
 
     def _encoded(self, recipe: Recipe, units: Iterator[Unit], size: int) -> Iterator[Done]:
-        workers = min(self._workers, -(-size // _SMALL))
+        # A daemonic process, such as the worker of another pool, may not start processes.
+        most = 1 if current_process().daemon else self._workers
+        workers = min(most, -(-size // _SMALL))
         return encode_by(workers, recipe, units) if workers > 1 else encode_here(recipe, units)
 
     def _history(self, order: _Order, started: float) -> dict[str, Any]:

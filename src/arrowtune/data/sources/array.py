@@ -98,7 +98,7 @@ def cut_array(blocks: Iterable[bytes], size: int, path: str) -> Iterator[Chunk]:
     held: list[bytes] = []
     have = rows = 0
     skipped, blocks = _after_bracket(blocks)
-    closed, trailing = False, False
+    rest = closed = trailing = False
     for block in blocks:
         if closed:
             trailing = trailing or bool(block.strip(_SPACE))
@@ -113,18 +113,18 @@ def cut_array(blocks: Iterable[bytes], size: int, path: str) -> Iterator[Chunk]:
             yield Chunk(b"".join(held), rows + index + 1 - done, skipped=skipped)
             held, have, rows, skipped, start, done = [], 0, 0, 0, stop, index + 1
         rows += len(commas) - done
+        begun = bool(block[int(commas[-1]) + 1 if len(commas) else 0 :].strip(_SPACE))
+        rest = begun or (rest and not len(commas))
         held.append(block[start:])
         have += len(block) - start
         if have > MAX_ROW_BYTES:
             raise SourceError(f"{path} holds a row of more than {MAX_ROW_BYTES >> 30} GiB", hint="is its JSON valid?")
-    data = b"".join(held)
-    rest = bool(data[data.rfind(b",") + 1 :].strip(_SPACE)) if rows else bool(data.strip(_SPACE))
     fault = ""
     if closed:
         fault = "there is text after the end of the array" if trailing else ""
     elif not rest or structure.between_rows:
         fault = "the file ends without the array's closing bracket"
-    yield Chunk(data, rows + rest, skipped=skipped, fault=fault)
+    yield Chunk(b"".join(held), rows + rest, skipped=skipped, fault=fault)
 
 
 def _after_bracket(blocks: Iterable[bytes]) -> tuple[int, Iterator[bytes]]:
