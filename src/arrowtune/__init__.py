@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         DataError,
         ExportError,
     )
-    from arrowtune.training.callbacks import Callback
     from arrowtune.trainer import SFTTrainer, TrainResult
+    from arrowtune.training.callbacks import Callback
     from arrowtune.types import Conversation, EvalStats, Example, Message, StepStats
 
 __version__ = "0.1.0"
