@@ -43,9 +43,10 @@ def _recompute_activations(model: PreTrainedModel) -> None:
 
 
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:
-    """The repeated blocks, by the class names that the model declares as not to be split."""
+    """The repeated blocks, by the class names that the model declares as not to be split; those inside of another left out."""
     names = set(model._no_split_modules or ())
-    return [module for module in model.modules() if type(module).__name__ in names]
+    found = {name: module for name, module in model.named_modules() if type(module).__name__ in names}
+    return [module for name, module in found.items() if not any(name.startswith(f"{other}.") for other in found)]
 
 
 def compute_dtype(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> torch.dtype:
