@@ -52,3 +52,9 @@ def test_B60_two_processes_equal_plain_transformers(model: Path, plain: dict[str
 def test_the_ways_really_differ(model: Path) -> None:
     counts = {way: compute({"model": model, **settings})["micro_batches"] for way, settings in WAYS.items()}
     assert counts["unpacked"] > counts["micro_tokens halved"] > counts["packed"]
+
+
+def test_bfloat16_compute_stays_near_and_keeps_float32_weights(model: Path, plain: dict[str, Any]) -> None:
+    ours = compute({"model": model, **WAYS["packed"], "compute_dtype": "bfloat16"})
+    assert ours["loss"] == pytest.approx(plain["loss"], rel=2e-2)
+    assert {str(gradient.dtype) for gradient in ours["gradients"].values()} == {"float32"}

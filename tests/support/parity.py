@@ -63,7 +63,7 @@ def compute(payload: dict[str, Any]) -> dict[str, Any]:
     """Loss and every gradient of one global batch on the ranks there are; as plain arrays.
 
     Args:
-        payload: `model` (folder), `packing`, `capacity`, and optionally `checkpointing`.
+        payload: `model` (folder), `packing`, `capacity`, and optionally `checkpointing` and `compute_dtype`.
     """
     import torch
     from torch.distributed.tensor import DTensor
@@ -75,7 +75,9 @@ def compute(payload: dict[str, Any]) -> dict[str, Any]:
     store = examples()
     batch = BatchConfig(examples=len(store), packing=payload["packing"])
     plan = Plan.build([store], weights=None, batch=batch, capacity=payload["capacity"], seed=0)
-    strategy = StrategyConfig(activation_checkpointing=payload.get("checkpointing", False))
+    strategy = StrategyConfig(
+        activation_checkpointing=payload.get("checkpointing", False), compute_dtype=payload.get("compute_dtype", "auto")
+    )
     backend = open_backend(ModelConfig(path=str(payload["model"])), strategy, OptimizerConfig(max_grad_norm=None), seed=0)
     gradients: dict[str, np.ndarray] = {}
 
