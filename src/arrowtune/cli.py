@@ -104,6 +104,9 @@ def train(run: RunFile, overrides: Overrides = None, as_json: Json = False) -> A
 @_verb
 def prepare(run: RunFile, overrides: Overrides = None, as_json: Json = False) -> Any:
     """Tokenise the data into the store and stop."""
+    from arrowtune.data.warm import warm_up
+
+    warm_up()
     from arrowtune import api
     from arrowtune.data.progress import Bars
     from arrowtune.view.prepared import prepared_text

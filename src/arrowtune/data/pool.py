@@ -22,6 +22,7 @@ import pyarrow as pa
 from arrowtune.data.encode import Recipe, UnitEncoder
 from arrowtune.data.report import Tally
 from arrowtune.data.units import Unit
+from arrowtune.data.warm import warm_up
 from arrowtune.errors import ArrowtuneError, WorkerLost
 
 _AHEAD = 2
@@ -117,9 +118,8 @@ def _collect(pool: list[_Worker], *, block: bool) -> list[Done]:
 
 
 def _start(workers: int, recipe: Recipe) -> list[_Worker]:
+    warm_up()
     context = multiprocessing.get_context("forkserver")
-    # The server imports the worker's modules once and forks: a worker starts in milliseconds, before any thread exists.
-    context.set_forkserver_preload(["arrowtune.data.pool"])
     pool = []
     with _without_main():
         for number in range(workers):
