@@ -106,6 +106,16 @@ def test_lines_that_are_cut_off(rows: list[Any], data: st.DataObject) -> None:
     assert found == [*rows[:whole], *torn]
 
 
+@given(st.integers(-(10**25), 10**25), st.integers(0, 700))
+def test_integers_of_any_size_stay_integers(number: int, before: int) -> None:
+    row = {"a": "x" * before, "b": number, "c": "y"}
+    text = json.dumps(row).encode()
+    for found in (list(parse_lines(text, True)), list(parse_array(text, True))):
+        assert [raw.record for raw in found] == [row]
+        assert found[0].record is not None
+        assert type(found[0].record["b"]) is int
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("size", [1, 50, 1000, 1 << 20])

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from arrowtune.data.sources.decode import as_record, decode
+from arrowtune.data.sources.decode import as_record, decode, may_hold_large_integer
 from arrowtune.data.sources.piece import MAX_ROW_BYTES, Chunk, RawRow, Rows
 from arrowtune.errors import SourceError
 
@@ -163,6 +163,8 @@ def parse_array(data: bytes, last: bool) -> Rows:
     text = data.strip(_SPACE)
     text = text[:-1] if text.endswith(b",") else text
     try:
+        if may_hold_large_integer(text):
+            raise ValueError
         values = orjson.loads(b"[" + text + b"]")
     except ValueError:
         yield from _one_by_one(text, last)
@@ -176,7 +178,7 @@ def _one_by_one(text: bytes, last: bool) -> Rows:
     starts = [0, *(commas + 1).tolist()]
     stops = [*commas.tolist(), len(text)]
     for row, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-        record, fault = decode(text[start:stop])
+        record, fault = decode(text[start:stop], careful=True)
         if record is None and last and stop == len(text):
             fault = f"the file ends inside this row ({fault})"
         yield RawRow(row, 0, record, fault)
