@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
+
 from arrowtune.data.config import TokenizerConfig
 from arrowtune.errors import ConfigError, Problem, RenderError
 from arrowtune.fingerprint import digest_bytes
@@ -219,7 +221,7 @@ def _template_text(value: str) -> str:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(path.read_bytes())
+        value = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
