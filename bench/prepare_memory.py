@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
 from real_chats import ROOT, tokenizer_folder, write_chats
 
 RESULTS = ROOT / "bench" / "results"
@@ -55,7 +56,13 @@ def peak(data: Path, folder: Path, workers: int) -> dict[str, Any]:
             time.sleep(EVERY)
         told, _ = process.communicate()
     store = json.loads(told)["stores"][0]
-    return {"bytes": data.stat().st_size, "rows": store["rows"], "peak_uss": highest, "samples": samples, "seconds": store["seconds"]}
+    return {
+        "bytes": data.stat().st_size,
+        "rows": store["rows"],
+        "peak_uss": highest,
+        "samples": samples,
+        "seconds": store["seconds"],
+    }
 
 
 def main() -> None:
