@@ -15,19 +15,6 @@ _SHORT = 512
 _LARGE = re.compile(rb"[0-9]{19}")
 _KINDS = {list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number", type(None): "null"}
 
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
-_EIGHT_DIGITS = np.uint64(0x0101010101010101)
-
-
-def may_round(data: bytes) -> bool:
-    """Whether there may be an integer beyond 64 bits, which orjson would turn into a float.
-
-    A run of 19 digits covers a whole word of 8 bytes: those are looked for first, since real text has few.
-    """
-    whole = len(data) // 8 * 8
-    digits = np.frombuffer(data, np.uint8, whole) - np.uint8(ord("0")) < 10
-    return bool((digits.view(np.uint64) == _EIGHT_DIGITS).any()) and _LONG_NUMBER.search(data) is not None
-
 
 def decode(text: bytes) -> tuple[Record | None, str]:
     """The record of a JSON text, or None and what is wrong with it. The reason never quotes the text."""
