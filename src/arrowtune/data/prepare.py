@@ -34,6 +34,9 @@ from arrowtune.fingerprint import Memory, digest_json
 _SMALL = 2 << 20
 """Sources below so many bytes are prepared in this process: starting workers would take longer."""
 
+_OF_THIS_MACHINE = ("reference_engine",)
+"""Counts that depend on what is installed here, and say nothing about the store's content."""
+
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
@@ -215,7 +218,7 @@ class _Desk:
             remove_abandoned(self._stores)
             merge(bases, units, writer, fractional=tally.fractional)
             # A store that cannot be read is as good as none: whatever is at that place gives way.
-            return writer.publish(manifest, history=self._history(order, started), replace=True)
+            return writer.publish(manifest, history=self._history(order, tally, started), replace=True)
 
     def _encoded(self, recipe: Recipe, units: Iterator[Unit], size: int) -> Iterator[Done]:
         # A daemonic process, such as the worker of another pool, may not start processes.
@@ -223,7 +226,7 @@ class _Desk:
         workers = min(most, -(-size // _SMALL))
         return encode_by(workers, recipe, units) if workers > 1 else encode_here(recipe, units)
 
-    def _history(self, order: _Order, started: float) -> dict[str, Any]:
+    def _history(self, order: _Order, tally: Tally, started: float) -> dict[str, Any]:
         return {
             "name": order.job.name,
             "role": order.job.role,
@@ -231,6 +234,7 @@ class _Desk:
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "host": socket.gethostname(),
             "workers": self._workers,
+            "counts": {name: tally.counts[name] for name in _OF_THIS_MACHINE},
             "seconds": round(time.perf_counter() - started, 3),
         }
 
@@ -281,7 +285,7 @@ def _manifest(identity: str, parts: Mapping[str, str], files: Sequence[Scanned],
         "rows": tally.rows,
         "skipped": dict(sorted(tally.skipped.items())),
         "skipped_rows": skipped,
-        "counts": dict(sorted(tally.counts.items())),
+        "counts": {name: count for name, count in sorted(tally.counts.items()) if name not in _OF_THIS_MACHINE},
     }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from arrowtune.data.sources.decode import as_record, decode, may_hold_large_integer
+from arrowtune.data.sources.decode import as_record, decode, may_round
 from arrowtune.data.sources.piece import MAX_ROW_BYTES, Chunk, RawRow, Rows
 from arrowtune.errors import SourceError
 
@@ -163,7 +163,7 @@ def parse_array(data: bytes, last: bool) -> Rows:
     text = data.strip(_SPACE)
     text = text[:-1] if text.endswith(b",") else text
     try:
-        if may_hold_large_integer(text):
+        if may_round(text):
             raise ValueError
         values = orjson.loads(b"[" + text + b"]")
     except ValueError:

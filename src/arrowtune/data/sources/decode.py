@@ -16,10 +16,15 @@ _LARGE = re.compile(rb"[0-9]{19}")
 _KINDS = {list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number", type(None): "null"}
 
 
-def decode(text: bytes) -> tuple[Record | None, str]:
-    """The record of a JSON text, or None and what is wrong with it. The reason never quotes the text."""
+def decode(text: bytes, *, careful: bool) -> tuple[Record | None, str]:
+    """The record of a JSON text, or None and what is wrong with it. The reason never quotes the text.
+
+    Args:
+        text: The text.
+        careful: Whether it was not ruled out that orjson would round an integer of it; see `may_round`.
+    """
     try:
-        if may_hold_large_integer(text):
+        if careful and may_round(text):
             raise ValueError
         value = orjson.loads(text)
     except ValueError:
@@ -36,7 +41,7 @@ def decode(text: bytes) -> tuple[Record | None, str]:
     return as_record(value)
 
 
-def may_hold_large_integer(text: bytes) -> bool:
+def may_round(text: bytes) -> bool:
     """Whether there is an integer that orjson would round to a float; now and then True where there is none.
 
     Such an integer has 19 digits or more, so it covers three neighbours of every sixth byte: looking at those takes a
