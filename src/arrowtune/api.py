@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arrowtune.config import SFTConfig
 from arrowtune.errors import CheckpointError, ConfigError
-from arrowtune.ingest import Ingested, ingest, render_spec
+from arrowtune.ingest import Ingested, ingest, private_stores, render_spec
 from arrowtune.launch.devices import count_devices
 from arrowtune.launch.local import joined, launch
 from arrowtune.resolve import Resolved, resolve
@@ -65,7 +66,7 @@ def train(config: SFTConfig, *, progress: Any = None) -> TrainResult:
     if joined():
         return train_rank(Task(config))
     folder = RunFolder(config.run_dir)
-    with folder.lock():
+    with folder.lock(), private_stores(config):
         inputs = settle(config, progress=progress)
         result: TrainResult = _launch("train_rank", Task(config, inputs), folder)
     return result
@@ -84,8 +85,10 @@ def evaluate(config: SFTConfig, checkpoint: str | Path, *, progress: Any = None)
         raise ConfigError("the run has no evaluation set", hint="add data.eval: [{path: holdout.jsonl}]")
     only_eval = config.model_copy(update={"data": config.data.model_copy(update={"train": ()})})
     run = _resolve(only_eval, for_training=False)
-    inputs = Inputs(run, ingest(run, progress=progress))
-    measured: list[EvalStats] = _launch("evaluate_rank", Task(only_eval, inputs, Path(checkpoint)), RunFolder(config.run_dir))
+    own = f"stores-{os.getpid()}"  # The run may be training meanwhile.
+    with private_stores(config, own):
+        inputs = Inputs(run, ingest(run, folder=own, progress=progress))
+        measured: list[EvalStats] = _launch("evaluate_rank", Task(only_eval, inputs, Path(checkpoint)), RunFolder(config.run_dir))
     return measured
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from arrowtune.config import SFTConfig
 from arrowtune.data.prepare import PreparedStore, PrepareJob, prepare_sources
 from arrowtune.data.progress import Progress
 from arrowtune.data.render import RenderSpec
@@ -60,14 +63,29 @@ def jobs_of(run: Resolved) -> list[PrepareJob]:
     return [PrepareJob(config=source.config, name=source.name, role=source.role) for source in run.sources]
 
 
-def ingest(run: Resolved, *, progress: Progress | None = None) -> Ingested:
+@contextmanager
+def private_stores(config: SFTConfig, folder: str = "stores") -> Iterator[None]:
+    """With `data.disable_cache`: remove the stores that `ingest` put into this folder of the run, however the block ends."""
+    try:
+        yield
+    finally:
+        if config.data.disable_cache:
+            shutil.rmtree(config.run_dir / folder, ignore_errors=True)
+
+
+def ingest(run: Resolved, *, folder: str = "stores", progress: Progress | None = None) -> Ingested:
     """Prepare every source that has no store yet.
+
+    Args:
+        run: The run.
+        folder: The folder within the run's where the stores go with `data.disable_cache`.
+        progress: Told of the work.
 
     Raises:
         DataError: A source, its rows or its template.
     """
     spec = render_spec(run)
-    private = run.config.run_dir / "stores" if run.config.data.disable_cache else None
+    private = run.config.run_dir / folder if run.config.data.disable_cache else None
     stores: Sequence[PreparedStore] = prepare_sources(
         jobs_of(run),
         spec,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ from arrowtune.backends import open_backend
 from arrowtune.config import SFTConfig
 from arrowtune.data.store import Store
 from arrowtune.errors import CheckpointError, ConfigError
-from arrowtune.ingest import Ingested, ingest
+from arrowtune.ingest import Ingested, ingest, private_stores
 from arrowtune.launch.devices import count_devices
 from arrowtune.launch.wait import lead_and_follow
 from arrowtune.plan import EvalPlan, Loader, Plan
@@ -127,6 +128,8 @@ def open_rank(config: SFTConfig, inputs: Inputs | None) -> Iterator[Rank]:
         folder = RunFolder(config.run_dir)
         if inputs is None:
             stack.enter_context(folder.lock_on_rank_0())
+            if os.environ.get("RANK", "0") == "0":
+                stack.enter_context(private_stores(config))
             inputs = lead_and_follow(lambda: settle(config))
         yield _open(config, inputs, folder, stack)
 
