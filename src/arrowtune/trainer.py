@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -197,10 +198,11 @@ class SFTTrainer:
             callback.on_end(self)
 
     def _interrupted(self, signum: int) -> Interrupted:
-        self._save()
+        saved = self._save()
+        where = f"the checkpoint is {saved}" if saved else "it could not be saved, and the last checkpoint is older"
         return Interrupted(
             signum,
-            f"stopped by signal {signum} after step {self.progress.step}; the checkpoint is {self.result.checkpoint}: "
+            f"stopped by {signal.Signals(signum).name} after step {self.progress.step}; {where}: "
             "the same command continues from it",
         )
 
@@ -216,13 +218,13 @@ class SFTTrainer:
         """Measure every evaluation set now, without tracking."""
         return list(evaluate(self.rank.backend, self.rank.eval_sets, self.progress.step))
 
-    def _save(self) -> None:
+    def _save(self) -> Path | None:
         saved = self.rank.save(self.progress)
-        if saved is None:
-            return
-        self.result.checkpoint = saved
-        for callback in self.callbacks:
-            callback.on_saved(self, saved)
+        if saved is not None:
+            self.result.checkpoint = saved
+            for callback in self.callbacks:
+                callback.on_saved(self, saved)
+        return saved
 
 
 def _due(every: int, step: int) -> bool:
