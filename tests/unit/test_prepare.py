@@ -147,7 +147,7 @@ def test_B44_what_does_not_change_the_content_reuses_the_store(tmp_path: Path) -
 
 
 def test_the_engine_and_the_number_of_workers_do_not_change_a_byte(tmp_path: Path) -> None:
-    path = write_big(tmp_path / "rows.jsonl", 13)
+    path = write_big(tmp_path / "rows.jsonl", 5)
     alone = prepare(path, tmp_path / "one", rendering=spec(fast=False), workers=1)
     many = prepare(path, tmp_path / "many", rendering=spec(), workers=3)
     assert content(alone.store_path) == content(many.store_path)

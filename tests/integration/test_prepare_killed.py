@@ -1,0 +1,151 @@
+"""A prepare that is killed at any moment continues, and gives the bytes of an undisturbed one; nothing hangs or stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from arrowtune.data.config import SourceConfig
+from arrowtune.data.encode import Recipe, UnitEncoder, read_tally, unit_file
+from arrowtune.data.sources import resolve_source
+from arrowtune.data.units import Scan
+from support.prepare import content, prepare, spec, write_big
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from arrowtune.errors import ArrowtuneError
+from support.prepare import prepare
+try:
+    print(json.dumps(prepare(Path(sys.argv[1]), Path(sys.argv[2]), workers=2).to_json()))
+except ArrowtuneError as error:
+    print(type(error).__name__, error.message, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def start(data: Path, cache: Path) -> subprocess.Popen[str]:
+    """Prepare in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(data), str(cache)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+
+
+def wait_until(process: subprocess.Popen[str], reached: Callable[[], bool]) -> bool:
+    """Wait for a moment of the process's life; False if it ended before."""
+    while process.poll() is None:
+        if reached():
+            return True
+        time.sleep(0.002)
+    return False
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four units of rows."""
+    return write_big(tmp_path_factory.mktemp("data") / "rows.jsonl", 14)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The store as it is when nothing happens."""
+    return content(prepare(data, tmp_path_factory.mktemp("cache"), workers=2).store_path)
+
+
+def test_B47_killed_again_and_again_it_gives_the_bytes_of_an_undisturbed_run(
+    data: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    def units() -> int:
+        return len(list(tmp_path.glob("units/*/[!.]*.arrow")))
+
+    moments: list[Callable[[], bool]] = [
+        lambda: (tmp_path / "units").exists(),
+        lambda: any(tmp_path.glob("units/*/.tmp-*")),
+        lambda: units() >= 1,
+        lambda: units() >= 2,
+        lambda: any(tmp_path.glob("stores/.tmp-*/data-*")),
+    ]
+    kept = 0
+    for moment in moments:
+        process = start(data, tmp_path)
+        killed = wait_until(process, moment)
+        assert killed, process.communicate()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert not [path for path in tmp_path.glob("stores/*") if not path.name.startswith(".tmp-")]
+        assert units() >= kept
+        kept = units()
+    assert kept == 4
+    prepared = prepare(data, tmp_path, workers=2)
+    assert content(prepared.store_path) == undisturbed
+    assert [path.name for path in (tmp_path / "stores").iterdir()] == [prepared.identity]
+    assert not list((tmp_path / "units").iterdir())
+
+
+def test_B50_a_killed_worker_is_an_error_at_once_that_names_its_unit(data: Path, tmp_path: Path) -> None:
+    process = start(data, tmp_path)
+    victims: list[psutil.Process] = []
+
+    def begun() -> bool:
+        victims[:] = [child for server in psutil.Process(process.pid).children() for child in server.children()]
+        return len(victims) == 2 and any(tmp_path.glob("units/*/*.arrow"))
+
+    assert wait_until(process, begun)
+    victims[0].send_signal(signal.SIGKILL)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 4
+    assert told.startswith("WorkerLost a worker of prepare was killed by SIGKILL while it worked on ")
+    assert f"{data} from line " in told
+
+
+def test_nothing_outlives_a_killed_parent(data: Path, tmp_path: Path) -> None:
+    process = start(data, tmp_path)
+    children: list[psutil.Process] = []
+
+    def begun() -> bool:
+        children[:] = psutil.Process(process.pid).children(recursive=True)
+        return any(tmp_path.glob("units/*/*.arrow"))
+
+    assert wait_until(process, begun)
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive
+
+
+def test_two_at_once_do_the_work_once(data: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    both = [start(data, tmp_path) for _ in range(2)]
+    told = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    stores = [json.loads(out) for out, _ in told]
+    assert sorted(store["reused"] for store in stores) == [False, True]
+    assert stores[0]["path"] == stores[1]["path"]
+    assert content(Path(stores[0]["path"])) == undisturbed
+
+
+def test_a_finished_unit_is_not_made_again_and_a_torn_one_is(data: Path, tmp_path: Path) -> None:
+    unit = next(iter(Scan(resolve_source(SourceConfig(path=str(data)), "rows"), None, size=100_000)))
+    encoder = UnitEncoder(Recipe(spec(), "messages", {}, tmp_path))
+    tally = encoder.run(unit)
+    path = unit_file(tmp_path, unit)
+    before, whole = path.stat(), path.read_bytes()
+    assert encoder.run(unit) == tally
+    assert path.stat() == before
+    path.write_bytes(whole[:-100])
+    assert read_tally(path) is None
+    assert encoder.run(unit) == tally
+    assert path.read_bytes() == whole
