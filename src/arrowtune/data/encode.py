@@ -88,6 +88,7 @@ class UnitEncoder:
         self._check_template(gathered)
         encoded = self._encode(gathered.items, sum(piece.stop - piece.start for piece in unit.pieces))
         self._account(encoded, gathered, tally)
+        tally.engine = self.renderer.engine.reason if tally.tokens else ""
         _write(path, _batch(encoded, gathered, tally), tally)
         return tally
 

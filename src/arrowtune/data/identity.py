@@ -54,7 +54,7 @@ def format_of(config: SourceConfig, source: Source, memory: Memory) -> str:
         if isinstance(found := memory.recall(file.state, question), str):
             return found
     columns, number = first_columns(source)
-    form = detect_format(columns, config.columns, f"source {source.name!r}")
+    form = detect_format(columns, config.columns, f"source {source.name!r} in {source.files[number].state.path}")
     if (state := source.files[number].state).settled():
         memory.learn(state, question, form)
     return form

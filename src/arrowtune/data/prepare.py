@@ -20,6 +20,7 @@ from arrowtune.data.judge import judge
 from arrowtune.data.merge import Base, merge
 from arrowtune.data.pool import Done, encode_by, encode_here
 from arrowtune.data.progress import Progress, Silent
+from arrowtune.data.reasons import told
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.report import Tally
 from arrowtune.data.sources import Source, resolve_source
@@ -211,6 +212,7 @@ class _Desk:
         parts = with_source(order.recipe, scan.files)
         identity = digest_json(parts)
         manifest = _manifest(identity, parts, scan.files, tally)
+        self._tell(job, tally)
         judge(job.name, manifest, self._data.max_bad_rows)
         if changed := changes(self._stores, job.name, job.role, parts):
             self._note(job, f"prepared anew, since this changed: {', '.join(changed)}")
@@ -237,6 +239,12 @@ class _Desk:
             "counts": {name: tally.counts[name] for name in _OF_THIS_MACHINE},
             "seconds": round(time.perf_counter() - started, 3),
         }
+
+    def _tell(self, job: PrepareJob, tally: Tally) -> None:
+        if tally.engine:
+            self._note(job, f"the fast token engine was not used: {tally.engine}; slower, the same ids")
+        if text := told(tally.counts):
+            self._note(job, text)
 
     def _note(self, job: PrepareJob, text: str) -> None:
         self._progress.note(f"{job.name}: {text}")

@@ -37,6 +37,7 @@ class Tally:
         skipped: Rows not used, by reason.
         places: The first of them, by reason.
         counts: Rows that met something worth telling, by what.
+        engine: Why the fast token engine was not used though it was wished for; empty where it was.
     """
 
     read: list[int] = field(default_factory=list)
@@ -47,6 +48,7 @@ class Tally:
     skipped: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[Place]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    engine: str = ""
 
     @property
     def rows_read(self) -> int:
@@ -100,6 +102,7 @@ class Tally:
         self.fractional = self.fractional or unit.fractional
         self.skipped.update(unit.skipped)
         self.counts.update(unit.counts)
+        self.engine = self.engine or unit.engine
         for reason, places in unit.places.items():
             own = self.places.setdefault(reason, [])
             for place in places[: SHOWN - len(own)]:
@@ -110,7 +113,7 @@ class Tally:
         """Plain values; `from_json` reads them back."""
         # Counters as plain dicts: asdict would count their items.
         places = {reason: [asdict(place) for place in found] for reason, found in self.places.items()}
-        tree = {name: getattr(self, name) for name in ("read", "kept", "tokens", "trained_tokens", "fractional")}
+        tree = {name: getattr(self, name) for name in ("read", "kept", "tokens", "trained_tokens", "fractional", "engine")}
         return {**tree, "skipped": dict(self.skipped), "counts": dict(self.counts), "places": places}
 
     @classmethod

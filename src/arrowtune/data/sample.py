@@ -83,7 +83,8 @@ def sample_source(job: PrepareJob, spec: RenderSpec, rows: int) -> Sample:
     limit = min(rows, job.config.limit or rows)
     form: str = job.config.format
     if form == "auto":
-        form = detect_format(first_columns(source)[0], job.config.columns, f"source {job.name!r}")
+        columns, number = first_columns(source)
+        form = detect_format(columns, job.config.columns, f"source {job.name!r} in {source.files[number].state.path}")
     encoder = UnitEncoder(Recipe(spec, form, job.config.columns, Path()))
     items: list[Conversation | Completion] = []
     skips: list[Skip] = []

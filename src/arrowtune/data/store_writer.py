@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from arrowtune.protocols import Tokens
 
 _HEADER = 128
 _TEMPORARY = ".tmp-"
+_ABANDONED_SECONDS = 3600
 
 
 class Writer:
@@ -363,6 +365,12 @@ def remove_abandoned(parent: Path) -> Sequence[Path]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
                 removed.append(folder)
+        except FileNotFoundError:
+            # Too young to have its lock; or old, and its writer died between giving up the lock and the rename.
+            with contextlib.suppress(OSError):
+                if time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    removed.append(folder)
         except OSError:
-            continue  # Alive, or too young to have its lock.
+            continue  # Alive.
     return removed

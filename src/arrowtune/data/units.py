@@ -7,7 +7,7 @@ content alone, never of its place. So a finished unit is found again by whoever 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from arrowtune.data.sources import PIECE_BYTES, FileCut, Piece, Source, SourceFile, head
 from arrowtune.errors import SourceError
@@ -108,9 +108,10 @@ class Scan:
                 rows += piece.rows
                 yield piece
             check_unchanged(file)
-            found = Scanned(file.name, file.kind, file.state.size, cut.digest(), None)
-            if left is not None:
-                found = replace(found, digest=digest_json(digests), rows=rows)
+            if left is None:
+                found = Scanned(file.name, file.kind, file.state.size, cut.digest(), None)
+            else:
+                found = Scanned(file.name, file.kind, file.state.size, digest_json(digests), rows)
                 left -= rows
             self.files.append(found)
             if settled and self._memory is not None:
