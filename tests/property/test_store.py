@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -92,3 +95,51 @@ def test_a_flipped_bit_is_found_by_verify(tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(StoreError, match=r"data-00000\.arrow"):
         Store(path).verify()
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+import numpy as np
+from arrowtune.data.store import Store
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+stores = [Store(sys.argv[1]) for _ in range(20)]
+for store in stores:
+    fetched = store.fetch(np.arange(len(store)))
+print(len(list(Store(sys.argv[1]).path.glob("data-*"))), int(fetched.offsets[-1]))
+"""
+
+
+def test_many_files_and_stores_hold_no_descriptors(tmp_path: Path) -> None:
+    path = write(tmp_path / "store", [tokens([2], seed) for seed in range(60)], file_bytes=1)
+    done = subprocess.run([sys.executable, "-c", FEW_DESCRIPTORS, str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["60", "120"], done.stderr
+
+
+def test_a_store_pickles_as_its_path(tmp_path: Path) -> None:
+    path = write(tmp_path / "store", [tokens([3, 4], 0)])
+    store = pickle.loads(pickle.dumps(Store(path, name="mine")))
+    assert (store.name, store[1].input_ids.tolist()) == ("mine", Store(path)[1].input_ids.tolist())
+    assert store[-1].origin == Store(path)[1].origin
+    with pytest.raises(IndexError):
+        store[2]
+    with pytest.raises(IndexError):
+        store.fetch(np.array([0, 2]))
+
+
+def test_what_is_not_published_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        with Writer(tmp_path / "store") as writer:
+            writer.append(tokens([3], 0))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_writer_refuses_what_a_store_cannot_hold(tmp_path: Path) -> None:
+    with Writer(tmp_path / "store") as writer:
+        with pytest.raises(ValueError, match="empty"):
+            writer.append(Tokens(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(2, np.int64)))
+        with pytest.raises(ValueError, match="fractional"):
+            writer.append(Tokens(np.ones(2, np.int32), np.full(2, 0.5, np.float32), np.array([0, 2])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -209,14 +210,19 @@ def _check_files(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _map_array(path: Path, name: str, dtype: np.dtype[Any], rows: int) -> npt.NDArray[Any]:
+    """A mapped .npy file that holds no file descriptor."""
     file = path / f"{name}.npy"
     try:
-        array: npt.NDArray[Any] = np.load(file, mmap_mode="r" if rows else None)
+        with pa.memory_map(str(file)) as mapped:
+            buffer = mapped.read_buffer()
+        head = io.BytesIO(memoryview(buffer)[:1024])
+        np.lib.format.read_magic(head)
+        shape, _, found = np.lib.format.read_array_header_1_0(head)
+        if found != dtype or shape != (rows,):
+            raise ValueError(f"it holds {found}{list(shape)} instead of {dtype}[{rows}]")
+        return np.frombuffer(buffer, dtype, rows, head.tell())
     except (OSError, ValueError) as error:
         raise StoreError(f"the store {path} is damaged: {file.name}: {error}", hint=_AGAIN) from None
-    if array.dtype != dtype or array.shape != (rows,):
-        raise StoreError(f"the store {path} is damaged: {file.name} does not hold {rows} rows", hint=_AGAIN)
-    return array
 
 
 def _name_of(path: Path) -> str | None:

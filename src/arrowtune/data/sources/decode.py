@@ -33,7 +33,7 @@ def decode(text: bytes, *, careful: bool) -> tuple[Record | None, str]:
         except UnicodeDecodeError as error:
             return None, f"not UTF-8 at byte {error.start}"
         except json.JSONDecodeError as error:
-            return None, f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} at character {error.pos}"
+            return None, f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:].removesuffix(' at')} at character {error.pos}"
         except RecursionError:
             return None, "nested too deeply"
         except ValueError as error:
