@@ -275,6 +275,23 @@ def test_an_array_that_is_cut_off_costs_one_row_and_is_told(tmp_path: Path) -> N
     assert "ends inside this row" in skip["detail"]
 
 
+def test_B40_a_gigantic_row_is_cut_and_the_rest_is_unaffected(tmp_path: Path) -> None:
+    rows = [*chats(10), chat("long", "and on " * 900_000), *chats(20)[10:]]
+    store = Store(prepare(write_lines(tmp_path / "rows.jsonl", rows), tmp_path / "cache", rendering=spec(max_length=64)).path)
+    small = Store(
+        prepare(write_lines(tmp_path / "small.jsonl", chats(20)), tmp_path / "cache", rendering=spec(max_length=64)).path
+    )
+    assert store.lengths[10] == 64
+    assert np.array_equal(np.delete(store.lengths, 10), small.lengths)
+    assert store.manifest["counts"]["truncated"] == 1
+
+
+def test_an_overlong_row_that_is_an_error_is_told_by_its_line(tmp_path: Path) -> None:
+    rows = [*chats(3), chat("long", "and on " * 100)]
+    with pytest.raises(RenderError, match=r"rows\.jsonl:4 has \d+ tokens, more than data\.max_length 64"):
+        prepare(write_lines(tmp_path / "rows.jsonl", rows), tmp_path / "cache", rendering=spec(max_length=64, overlong="raise"))
+
+
 def test_a_template_that_proves_no_span(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", chats(3))
     with pytest.raises(RenderError, match="template"):

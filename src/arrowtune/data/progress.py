@@ -50,7 +50,7 @@ class Bars:
         from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
-        self._console = Console(stderr=True, highlight=False, markup=False)
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._bars = RichProgress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -87,7 +87,7 @@ class Bars:
 
     def note(self, text: str) -> None:
         """See `Progress.note`."""
-        self._console.print(text)
+        self._console.print(text, soft_wrap=True)
 
 
 class _Count:
