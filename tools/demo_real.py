@@ -64,7 +64,8 @@ def split(source: Path) -> tuple[Path, Path]:
     if train.exists() and heldout.exists():
         return train, heldout
     WORK.mkdir(parents=True, exist_ok=True)
-    with train.open("w", encoding="utf-8") as array, heldout.open("w", encoding="utf-8") as lines:
+    halves = [path.with_suffix(".partial") for path in (train, heldout)]
+    with halves[0].open("w", encoding="utf-8") as array, halves[1].open("w", encoding="utf-8") as lines:
         array.write("[")
         for text, record in records(source.read_text(encoding="utf-8")):
             content = json.dumps(record["conversations"] if record else None, sort_keys=True)
@@ -72,6 +73,8 @@ def split(source: Path) -> tuple[Path, Path]:
                 lines.write(json.dumps(record, ensure_ascii=False) + "\n")
             else:
                 array.write(("" if array.tell() == 1 else ",\n") + text)
+    for half, whole in zip(halves, (train, heldout), strict=True):
+        half.rename(whole)
     return train, heldout
 
 
