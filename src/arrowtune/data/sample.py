@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,8 @@ class Sample:
 
     Attributes:
         items: Rows that are of their format.
-        skips: Rows that are not, or hold nothing to train on.
+        skips: The first of the rows that are not, or hold nothing to train on, by reason.
+        skipped: How many such rows there are, by reason.
         rows_read: Both together.
         share: The part of the source, by bytes, that was read; in (0, 1].
         renderer: Renders the items.
@@ -34,6 +36,7 @@ class Sample:
 
     items: list[Conversation | Completion]
     skips: list[Skip]
+    skipped: Counter[str]
     rows_read: int
     share: float
     renderer: Renderer
@@ -88,10 +91,12 @@ def sample_source(job: PrepareJob, spec: RenderSpec, rows: int) -> Sample:
     encoder = UnitEncoder(Recipe(spec, form, job.config.columns, Path()))
     items: list[Conversation | Completion] = []
     skips: list[Skip] = []
+    skipped: Counter[str] = Counter()
     read, size = 0, 0.0
     for piece, part in _first_pieces(source, limit):
         tally, gathered = encoder.gather(Unit(0, (piece,)))
         items += gathered.items
+        skipped.update(tally.skipped)
         read += tally.rows_read
         size += part
         # The tally keeps the first addresses of each reason, which is what a preview shows.
@@ -100,7 +105,7 @@ def sample_source(job: PrepareJob, spec: RenderSpec, rows: int) -> Sample:
             line = None if piece.line is None else piece.line + (origin.line or 0)
             skips.append(replace(skip, origin=replace(origin, row=piece.row + origin.row, line=line)))
     whole = limit == job.config.limit or read < limit
-    return Sample(items, skips, read, 1.0 if whole else min(1.0, size / max(1, source.size)), encoder.renderer)
+    return Sample(items, skips, skipped, read, 1.0 if whole else min(1.0, size / max(1, source.size)), encoder.renderer)
 
 
 def _first_pieces(source: Source, limit: int) -> Iterator[tuple[Piece, float]]:
@@ -127,9 +132,7 @@ def estimate_source(job: PrepareJob, spec: RenderSpec, rows: int = 1000) -> Esti
     if any(isinstance(item, Conversation) for item in sample.items):
         sample.renderer.check_template()
     encoded = sample.renderer.encode(sample.items)
-    skipped: dict[str, int] = {}
-    for skip in [*sample.skips, *encoded.skips]:
-        skipped[skip.reason] = skipped.get(skip.reason, 0) + 1
+    skipped = sample.skipped + Counter(skip.reason for skip in encoded.skips)
     weights, starts = encoded.loss_weights, encoded.offsets[:-1]
     trained = np.add.reduceat(weights > 0, starts, dtype=np.int64) if len(starts) else np.zeros(0, np.int64)
     sums = np.add.reduceat(weights.astype(np.float64), starts) if len(starts) else np.zeros(0)
