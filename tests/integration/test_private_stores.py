@@ -59,7 +59,7 @@ def test_they_are_there_while_it_trains_and_gone_afterwards(config: SFTConfig, t
     assert len(look.seen) == 2
     assert stores(tmp_path) == []
     assert not (config.run_dir / "stores").exists()
-    assert not (tmp_path / "cache" / "stores").exists()
+    assert not (tmp_path / "cache").exists()
 
 
 def test_they_are_gone_after_a_failure_too(config: SFTConfig, tmp_path: Path) -> None:

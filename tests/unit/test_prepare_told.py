@@ -25,7 +25,10 @@ def test_what_happened_to_used_rows_is_one_line_for_each_source(tmp_path: Path) 
     path = write_lines(tmp_path / "chats.jsonl", rows)
     prepare(path, tmp_path / "cache", progress=notes, rendering=spec(max_length=64))
     [note] = notes.notes
-    assert note.startswith("chats: 1 cut to max_length, 1 with messages after the last assistant turn, left out, 1 with control")
+    assert note == (
+        "chats: 1 row cut to max_length, 1 row with messages after the last assistant turn, left out, "
+        "1 row with control tokens spelled in their content, encoded as text"
+    )
     prepare(path, tmp_path / "cache", progress=notes, rendering=spec(max_length=64))
     assert notes.notes == [note]
 

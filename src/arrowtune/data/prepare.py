@@ -142,7 +142,7 @@ class _Desk:
         self._stores = self._root / "stores"
         self._anew = data.force_recache or private is not None
         self._workers, self._progress = workers, progress
-        self.memory = Memory(cache / "digests")
+        self.memory = Memory(self._root / "digests")
 
     def prepare(self, job: PrepareJob) -> PreparedStore:
         """Find or make one store."""

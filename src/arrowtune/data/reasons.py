@@ -20,21 +20,22 @@ REASONS: Mapping[str, str] = {
     "control_text_unproved": "the content spells control tokens, and they could not be kept apart from the template's own",
 }
 
-COUNTS: Mapping[str, str] = {
-    "truncated": "cut to max_length",
-    "trimmed": "with messages after the last assistant turn, left out",
-    "rows_with_control_text": "with control tokens spelled in their content, encoded as text",
-    "reasoning_ignored": "with reasoning that the template does not write",
-    "invalid_tool_arguments": "tool calls whose arguments are no JSON",
-    "repaired_text": "with lone surrogates, replaced by U+FFFD",
-    "straddling": "tokens across the start of a trained turn, left as context",
+COUNTS: Mapping[str, tuple[str, str]] = {
+    "truncated": ("row", "cut to max_length"),
+    "trimmed": ("row", "with messages after the last assistant turn, left out"),
+    "rows_with_control_text": ("row", "with control tokens spelled in their content, encoded as text"),
+    "reasoning_ignored": ("row", "with reasoning that the template does not write"),
+    "invalid_tool_arguments": ("tool call", "with arguments that are no JSON"),
+    "repaired_text": ("row", "with lone surrogates, replaced by U+FFFD"),
+    "straddling": ("token", "across the start of a trained turn, left as context"),
 }
 """What is worth telling of rows that are used."""
 
 
 def told(counts: Mapping[str, int]) -> str:
     """One clause for what rows that are used met with; empty where there is nothing to tell."""
-    return ", ".join(f"{counts[name]:,} {text}" for name, text in COUNTS.items() if counts.get(name))
+    found = ((counts.get(name, 0), what, text) for name, (what, text) in COUNTS.items())
+    return ", ".join(f"{count:,} {what}{'s' * (count != 1)} {text}" for count, what, text in found if count)
 
 
 def explain(reason: str) -> str:
