@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_WAIT_POLICY"] = "passive"
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell that starts its jobs in the background has them ignore SIGINT, and every process of theirs after them.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No clock decides a test, and every run tries the same examples.
 settings.register_profile("arrowtune", deadline=None, derandomize=True)
