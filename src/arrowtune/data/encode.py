@@ -18,8 +18,8 @@ from arrowtune.data.formats import get_format
 from arrowtune.data.render import Encoded, Renderer, RenderSpec
 from arrowtune.data.report import BAD_ROW, Tally
 from arrowtune.data.sources import parse
+from arrowtune.data.store_batch import Places, make_batch
 from arrowtune.data.store_format import disk_error, schema
-from arrowtune.data.store_writer import Places, make_batch
 from arrowtune.data.units import Unit
 from arrowtune.errors import FormatError
 from arrowtune.protocols import Tokens

@@ -17,6 +17,7 @@ from arrowtune.data.config import DataConfig, SourceConfig
 from arrowtune.data.encode import Recipe
 from arrowtune.data.identity import changes, format_of, may_be_there, recipe_parts, with_source
 from arrowtune.data.judge import judge
+from arrowtune.data.manifest import OF_THIS_MACHINE, manifest_of
 from arrowtune.data.merge import Base, merge
 from arrowtune.data.pool import Done, encode_by, encode_here
 from arrowtune.data.progress import Progress, Silent
@@ -24,19 +25,16 @@ from arrowtune.data.reasons import told
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.report import Tally
 from arrowtune.data.sources import Source, resolve_source
-from arrowtune.data.store import Store, read_manifest
+from arrowtune.data.store import Store
 from arrowtune.data.store_format import MANIFEST
 from arrowtune.data.store_writer import Writer, remove_abandoned
-from arrowtune.data.units import Scan, Scanned, Unit, digest_only, recall
+from arrowtune.data.units import Scan, Unit, digest_only, recall
 from arrowtune.data.workspace import finish, workspace
 from arrowtune.errors import StoreError
 from arrowtune.fingerprint import Memory, digest_json
 
 _SMALL = 2 << 20
 """Sources below so many bytes are prepared in this process: starting workers would take longer."""
-
-_OF_THIS_MACHINE = ("reference_engine",)
-"""Counts that depend on what is installed here, and say nothing about the store's content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +209,7 @@ class _Desk:
             self._progress.end(job.name)
         parts = with_source(order.recipe, scan.files)
         identity = digest_json(parts)
-        manifest = _manifest(identity, parts, scan.files, tally)
+        manifest = manifest_of(identity, parts, scan.files, tally)
         self._tell(job, tally)
         judge(job.name, manifest, self._data.max_bad_rows)
         if changed := changes(self._stores, job.name, job.role, parts):
@@ -236,7 +234,7 @@ class _Desk:
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "host": socket.gethostname(),
             "workers": self._workers,
-            "counts": {name: tally.counts[name] for name in _OF_THIS_MACHINE},
+            "counts": {name: tally.counts[name] for name in OF_THIS_MACHINE},
             "seconds": round(time.perf_counter() - started, 3),
         }
 
@@ -273,28 +271,6 @@ def _gather(done: Iterator[Done], name: str, progress: Progress) -> tuple[list[B
             bases.append(base)
             total.add(own, base.of_pieces())
     return bases, total
-
-
-def _manifest(identity: str, parts: Mapping[str, str], files: Sequence[Scanned], tally: Tally) -> dict[str, Any]:
-    skipped = [
-        {"reason": skip.reason, "file": skip.origin.file, "row": skip.origin.row, "line": skip.origin.line, "detail": skip.detail}
-        for skip in tally.skips([file.name for file in files])
-    ]
-    counts = zip(tally.read + [0] * len(files), tally.kept + [0] * len(files), strict=True)
-    sources = [
-        {"name": file.name, "kind": file.kind, "size": file.size, "digest": file.digest, "rows_read": read, "rows": kept}
-        for file, (read, kept) in zip(files, counts, strict=False)
-    ]
-    return {
-        "identity": identity,
-        "parts": dict(parts),
-        "sources": sources,
-        "rows_read": tally.rows_read,
-        "rows": tally.rows,
-        "skipped": dict(sorted(tally.skipped.items())),
-        "skipped_rows": skipped,
-        "counts": {name: count for name, count in sorted(tally.counts.items()) if name not in _OF_THIS_MACHINE},
-    }
 
 
 def _prepared(job: PrepareJob, path: Path, *, seconds: float, reused: bool) -> PreparedStore:

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from arrowtune.data.store_batch import Places
 from arrowtune.data.store_format import ARRAYS, HISTORY, MANIFEST, STORE_VERSION
-from arrowtune.data.store_writer import Places, Writer
+from arrowtune.data.store_writer import Writer
 from arrowtune.errors import StoreError
 from arrowtune.fingerprint import digest_file
 from arrowtune.protocols import Tokens

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import io
 import json
 import os
 import shutil
@@ -15,15 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowtune.data.store_format import ARRAYS, BATCH_BYTES, FILE_BYTES, MANIFEST, STORE_VERSION, disk_error, schema
-from arrowtune.fingerprint import digest_file, hasher
+from arrowtune.data.store_batch import Places, make_batch, measure, parts
+from arrowtune.data.store_files import ArrayFile, DataFile
+from arrowtune.data.store_format import ARRAYS, FILE_BYTES, MANIFEST, STORE_VERSION, disk_error, schema
 from arrowtune.protocols import Tokens
 
-_HEADER = 128
 _TEMPORARY = ".tmp-"
 _ABANDONED_SECONDS = 3600
 
@@ -47,14 +45,14 @@ class Writer:
         self._schema = schema(fractional)
         self._file_bytes = file_bytes
         self._files: list[dict[str, Any]] = []
-        self._data: _DataFile | None = None
+        self._data: DataFile | None = None
         self._tokens = self._trained = 0
         self._weight = 0.0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=path.parent))
             self._lock = _locked(self._folder)
-            self._arrays = {name: _ArrayFile(self._folder / f"{name}.npy", dtype) for name, dtype in ARRAYS.items()}
+            self._arrays = {name: ArrayFile(self._folder / f"{name}.npy", dtype) for name, dtype in ARRAYS.items()}
         except OSError as error:
             raise disk_error(error, path.parent) from None
 
@@ -69,7 +67,7 @@ class Writer:
             ValueError: An example is empty, or its weights are fractional and the store's are not.
             StoreError: The disk refuses.
         """
-        for part in _parts(tokens.offsets):
+        for part in parts(tokens.offsets):
             start, stop = int(tokens.offsets[part.start]), int(tokens.offsets[part.stop])
             batch = make_batch(
                 Tokens(
@@ -97,7 +95,7 @@ class Writer:
                 array.append(values[name])
             if self._data is None:
                 name = f"data-{sum(entry['name'].startswith('data-') for entry in self._files):05d}.arrow"
-                self._data = _DataFile(self._folder / name, self._schema)
+                self._data = DataFile(self._folder / name, self._schema)
             self._data.append(batch)
             if self._data.size >= self._file_bytes:
                 self._end_file()
@@ -169,148 +167,6 @@ class Writer:
         if self._data is not None:
             data, self._data = self._data, None
             self._files.append(data.close())
-
-
-class Places:
-    """Where examples come from, in columns.
-
-    Args:
-        file: int32[n], index into the manifest's sources.
-        row: int64[n], row within the file.
-        line: int64[n], physical line, 0 where rows have none.
-    """
-
-    def __init__(self, file: npt.NDArray[np.int32], row: npt.NDArray[np.int64], line: npt.NDArray[np.int64]) -> None:
-        self.file, self.row, self.line = file, row, line
-
-    @classmethod
-    def unknown(cls, count: int) -> Places:
-        """Examples made in memory."""
-        return cls(np.full(count, -1, np.int32), np.full(count, -1, np.int64), np.zeros(count, np.int64))
-
-    def __getitem__(self, part: slice) -> Places:
-        return Places(self.file[part], self.row[part], self.line[part])
-
-
-def make_batch(tokens: Tokens, places: Places, kind: pa.Schema) -> pa.RecordBatch:
-    """Lay examples out as one record batch, weights in the dtype of the schema.
-
-    Raises:
-        ValueError: An example is empty, or a weight does not fit the dtype.
-    """
-    if len(tokens.offsets) and (np.diff(tokens.offsets) < 1).any():
-        raise ValueError("a store holds no empty examples")
-    weights: npt.NDArray[Any] = tokens.loss_weights
-    if kind.field("loss_weights").type.value_type == pa.uint8():
-        weights = tokens.loss_weights.astype(np.uint8)
-        if not np.array_equal(weights, tokens.loss_weights):
-            raise ValueError("fractional loss weights need a Writer with fractional=True")
-    offsets = pa.array(tokens.offsets.astype(np.int32))
-    columns = [
-        pa.ListArray.from_arrays(offsets, pa.array(tokens.input_ids.astype(np.int32, copy=False)), type=kind.field(0).type),
-        pa.ListArray.from_arrays(offsets, pa.array(weights), type=kind.field(1).type),
-        *(pa.array(values) for values in (places.file, places.row, places.line)),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=kind)
-
-
-def measure(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-    """Lengths, trained tokens and loss weight sums of the examples; the first position of each never counts."""
-    column = batch.column("loss_weights")
-    offsets = column.offsets.to_numpy().astype(np.int64)
-    weights = column.values.to_numpy()
-    starts = offsets[:-1]
-    trained = np.add.reduceat(weights > 0, starts, dtype=np.int64) - (weights[starts] > 0)
-    counted = weights.astype(np.float64)
-    counted[starts] = 0.0
-    return np.diff(offsets).astype(np.int32), trained.astype(np.int32), np.add.reduceat(counted, starts)
-
-
-def _parts(offsets: npt.NDArray[np.int64]) -> list[slice]:
-    """Runs of examples whose record batches stay below the limit."""
-    most = BATCH_BYTES // 8
-    parts, start = [], 0
-    while start < len(offsets) - 1:
-        stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + most, "right")) - 1)
-        parts.append(slice(start, stop))
-        start = stop
-    return parts
-
-
-class _Sink(io.RawIOBase):
-    """A file that digests and counts what is written to it."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = open(path, "wb")  # noqa: SIM115 - closed by its owner
-        self.hash = hasher()
-        self.size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.hash.update(data)
-        written = self.file.write(data)
-        self.size += written
-        return written
-
-
-class _DataFile:
-    """An Arrow IPC file under construction."""
-
-    def __init__(self, path: Path, kind: pa.Schema) -> None:
-        self._name = path.name
-        self._sink = _Sink(path)
-        self._rows = 0
-        self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), kind)
-
-    @property
-    def size(self) -> int:
-        return self._sink.size
-
-    def append(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-        self._rows += batch.num_rows
-
-    def close(self) -> dict[str, Any]:
-        try:
-            self._writer.close()
-            self._sink.file.flush()
-            os.fsync(self._sink.file.fileno())
-        finally:
-            self._sink.file.close()
-        return {"name": self._name, "size": self.size, "digest": self._sink.hash.hexdigest(), "rows": self._rows}
-
-
-class _ArrayFile:
-    """A .npy file that grows: the header has a fixed size and is written last, when the length is known."""
-
-    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
-        self._path, self._dtype = path, dtype
-        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - closed by close()
-        self._file.write(bytes(_HEADER))
-        self.rows = 0
-
-    def append(self, values: npt.NDArray[Any]) -> None:
-        self._file.write(np.ascontiguousarray(values, self._dtype).data)
-        self.rows += len(values)
-
-    def close(self) -> dict[str, Any]:
-        if not self._file.closed:
-            try:
-                self._file.seek(0)
-                self._file.write(_npy_header(self._dtype, self.rows))
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            finally:
-                self._file.close()
-        return {"name": self._path.name, "size": self._path.stat().st_size, "digest": digest_file(self._path), "rows": self.rows}
-
-
-def _npy_header(dtype: np.dtype[Any], rows: int) -> bytes:
-    text = f"{{'descr': '{dtype.newbyteorder('<').str}', 'fortran_order': False, 'shape': ({rows},), }}"
-    body = text.encode().ljust(_HEADER - 11) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
 
 
 def _write(path: Path, tree: Mapping[str, Any]) -> None:
