@@ -25,7 +25,7 @@ from arrowtune.data.reasons import told
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.report import Tally
 from arrowtune.data.sources import Source, resolve_source
-from arrowtune.data.store import Store
+from arrowtune.data.store import Store, read_manifest
 from arrowtune.data.store_format import MANIFEST
 from arrowtune.data.store_writer import Writer, remove_abandoned
 from arrowtune.data.units import Scan, Unit, digest_only, recall
