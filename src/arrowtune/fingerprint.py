@@ -98,8 +98,8 @@ class FileState:
 class Memory:
     """Facts about files, remembered as long as the files' states stay the same.
 
-    One small JSON file for each folder of sources, replaced whole: two processes that learn at once may each lose what
-    the other learnt, never read a torn file.
+    One small JSON file for each folder of sources, replaced whole, with what other processes have learnt meanwhile kept:
+    two that save in the same instant may lose what one of them learnt, and never read a torn file.
 
     Args:
         folder: Where to remember; made when there is something to remember.
@@ -108,7 +108,7 @@ class Memory:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: dict[str, dict[str, Any]] = {}
-        self._changed: set[str] = set()
+        self._changed: dict[str, set[str]] = {}
 
     def recall(self, state: FileState, question: str) -> Any:
         """The fact learnt under `question` for a file in this very state, else None."""
@@ -122,14 +122,20 @@ class Memory:
         if entry is None or entry["state"] != state.key():
             entry = entries[name] = {"state": state.key(), "facts": {}}
         entry["facts"][question] = fact
-        self._changed.add(self._file_of(state))
+        self._changed.setdefault(self._file_of(state), set()).add(name)
 
     def save(self) -> None:
         """Write what was learnt. A cache that cannot be written costs a digest next time, nothing else."""
-        for name in sorted(self._changed):
+        for name, learnt in sorted(self._changed.items()):
+            known = self._read(name)
+            for entry in learnt:
+                own, theirs = self._known[name][entry], known.get(entry)
+                if theirs and theirs["state"] == own["state"]:
+                    own["facts"] = {**theirs["facts"], **own["facts"]}
+                known[entry] = own
             with contextlib.suppress(OSError):
                 self._folder.mkdir(parents=True, exist_ok=True)
-                write_atomic(self._folder / name, json.dumps(self._known[name], sort_keys=True).encode())
+                write_atomic(self._folder / name, json.dumps(known, sort_keys=True).encode())
         self._changed.clear()
 
     def refresh(self) -> None:
@@ -143,12 +149,15 @@ class Memory:
     def _of_folder(self, state: FileState) -> dict[str, Any]:
         name = self._file_of(state)
         if name not in self._known:
-            try:
-                entries = json.loads((self._folder / name).read_bytes())
-            except (OSError, ValueError):
-                entries = {}
-            self._known[name] = entries if isinstance(entries, dict) else {}
+            self._known[name] = self._read(name)
         return self._known[name]
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            entries = json.loads((self._folder / name).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return entries if isinstance(entries, dict) else {}
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -52,6 +52,25 @@ def test_facts_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
     assert again.recall(FileState.of(str(path)), "digest") is None
 
 
+def test_two_that_learn_at_once_keep_what_both_have_learnt(tmp_path: Path) -> None:
+    states = []
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+        states.append(FileState.of(str(tmp_path / name)))
+    first, second = Memory(tmp_path / "memory"), Memory(tmp_path / "memory")
+    for memory in (first, second):
+        assert memory.recall(states[0], "digest") is None
+    first.learn(states[0], "digest", "abc")
+    first.learn(states[1], "digest", "def")
+    second.learn(states[0], "format", "messages")
+    first.save()
+    second.refresh()
+    for memory in (second, Memory(tmp_path / "memory")):
+        assert memory.recall(states[0], "digest") == "abc"
+        assert memory.recall(states[0], "format") == "messages"
+        assert memory.recall(states[1], "digest") == "def"
+
+
 def test_a_file_that_has_just_changed_is_not_trusted_yet(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
