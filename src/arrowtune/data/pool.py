@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
@@ -27,6 +28,9 @@ from arrowtune.errors import ArrowtuneError, WorkerLost
 
 _AHEAD = 2
 """Units a worker holds: the one it works on, and the next."""
+
+_UNITS_BETWEEN = 4
+"""Units after which a worker gives freed memory back: more often costs more than the units' own work allows."""
 
 _M_ARENA_MAX = -8  # From malloc.h.
 
@@ -149,6 +153,8 @@ def _without_main() -> Iterator[None]:
 def _work(pipe: Connection, recipe: bytes) -> None:
     """A worker: units in, tallies out, until the pipe closes."""
     _die_with_parent()
+    # There is a worker for every core: threads of the token engine would only stand in each other's way.
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")
     give_back = _lean_memory()
     for signum in (signal.SIGINT, signal.SIGTERM):
         # The terminal sends ^C to everyone; the parent ends its workers itself.
@@ -187,7 +193,17 @@ def _lean_memory() -> Callable[[], None]:
             library.mallopt(_M_ARENA_MAX, 1)
             trim = library.malloc_trim
 
+    done = 0
+
     def give_back() -> None:
+        nonlocal done
+        done += 1
+        if done == 1:
+            # The engines and the template stay for good: looking through them again would find nothing.
+            gc.collect()
+            gc.freeze()
+        if done % _UNITS_BETWEEN:
+            return
         gc.collect()
         pool.release_unused()
         if trim is not None:
