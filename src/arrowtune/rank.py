@@ -23,7 +23,7 @@ from arrowtune.resolve import Derived, Resolved, resolve
 from arrowtune.runfolder import RunFolder, read_json, write_json
 from arrowtune.track import open_trackers
 from arrowtune.training.checkpoint import Checkpoint, Checkpoints
-from arrowtune.training.export import finish_export
+from arrowtune.training.export import check_replaceable, finish_export
 from arrowtune.training.loop import Loop
 from arrowtune.training.schedules import Schedule, warmup_steps
 from arrowtune.types import Batch, Progress
@@ -190,14 +190,16 @@ def restored_model(config: SFTConfig, path: Path) -> Iterator[tuple[Backend, Che
 
 def export_model(backend: Backend, out: Path, dtype: str, config: SFTConfig, data: Ingested) -> Path:
     """Write the model as it stands to `out`; complete or absent. Every rank calls it."""
-    partial = out.with_name(f".{out.name}.partial")
+    final = out.absolute()
+    check_replaceable(final)
+    partial = final.with_name(f".{final.name}.partial")
     if backend.rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
     backend.export(partial, dtype)
     if backend.rank == 0:
         finish_export(
             partial,
-            out,
+            final,
             tokenizer_folder=data.tokenizer.folder,
             chat_template=data.tokenizer.chat_template,
             stop_token_ids=data.stop_token_ids(),

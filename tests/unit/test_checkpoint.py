@@ -131,3 +131,8 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert (tmp_path / "step-00000004" / "shard" / "0.bin").read_text() == "new weights"
     save(tmp_path, 5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
+
+
+def test_what_was_just_saved_stays_below_older_steps_too(tmp_path: Path) -> None:
+    save(tmp_path, 10, keep=1)
+    assert save(tmp_path, 6, keep=1).is_dir()

@@ -87,7 +87,7 @@ class Checkpoints:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
         if self._ranks.rank == 0:
-            self._prune(state)
+            self._prune(state, final)
         return final
 
     def newest(self) -> Checkpoint | None:
@@ -143,9 +143,10 @@ class Checkpoints:
         if troubles:
             raise CheckpointError(f"{failure}: {troubles[0]}", hint="free some space, or lower checkpoint.keep")
 
-    def _prune(self, state: Mapping[str, Any]) -> None:
+    def _prune(self, state: Mapping[str, Any], saved: Path) -> None:
         own = [path for path in sorted(_candidates(self.folder), key=_step_of) if _plan_of(path) == state.get("plan")]
-        for path in own[: -self.keep]:
+        # A run that continues from further back saves below older steps: what it has just saved stays.
+        for path in (path for path in own[: -self.keep] if path != saved):
             # Without its marker first: a removal that is cut short must not leave a folder that looks complete.
             (path / MARKER).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)

@@ -11,6 +11,9 @@ from typing import Any
 
 from arrowtune.errors import ExportError
 
+MARKER = "arrowtune-export.json"
+"""Tells a folder that a later export may replace from one that it must not touch."""
+
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -51,6 +54,7 @@ def finish_export(
         _write_tokenizer(partial, tokenizer_folder, chat_template)
         notes = _write_generation_config(partial, generation_config or {}, stop_token_ids)
         _check_weights(partial)
+        _write_json(partial / MARKER, {"written_by": "arrowtune export"})
         _replace(partial, final)
     except OSError as error:
         raise ExportError(f"the export {final} cannot be written: {error.strerror or error}", hint="free some space") from error
@@ -113,11 +117,23 @@ def _replace(partial: Path, final: Path) -> None:
         if path.is_file():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
+    old = final.with_name(f".{final.name}.replaced")
     if final.exists():
-        if not (final / "config.json").exists() and any(final.iterdir()):
-            raise ExportError(f"{final} exists and is no model folder", hint="name a folder that does not exist yet")
-        shutil.rmtree(final)
+        check_replaceable(final)
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(final, old)
     os.rename(partial, final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def check_replaceable(final: Path) -> None:
+    """Make sure that an export may go to `final`: nothing is there, or an export of ours.
+
+    Raises:
+        ExportError: Something else is there; it is never removed.
+    """
+    if final.exists() and not (final.is_dir() and ((final / MARKER).is_file() or not any(final.iterdir()))):
+        raise ExportError(f"{final} exists and was not written by an export", hint="name a folder that does not exist yet")
 
 
 def _read_object(path: Path) -> dict[str, Any]:

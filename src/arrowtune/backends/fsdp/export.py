@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -37,8 +38,9 @@ def export_weights(folder: Path, model: PreTrainedModel, dtype: torch.dtype, wor
     }
     try:
         _skeleton(model, dtype).save_pretrained(folder, state_dict=_without_ties(model, weights))
-    except OSError as error:
-        raise ExportError(f"the export {folder} cannot be written: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ExportError(f"the export {folder} cannot be written: {reason}", hint="free some space") from error
 
 
 def export_dtype(choice: str, stored: torch.dtype) -> torch.dtype:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -20,8 +21,14 @@ from arrowtune.errors import CheckpointError
 def save_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> None:
     """Write this rank's shards into `folder`; every rank calls it."""
     weights, moments = get_state_dict(model, optimizer)
-    save({"model": weights, "optimizer": moments}, checkpoint_id=str(folder))
-    save_file(_random_state(world), str(_random_file(folder, world.rank)))
+    try:
+        save({"model": weights, "optimizer": moments}, checkpoint_id=str(folder))
+        save_file(_random_state(world), str(_random_file(folder, world.rank)))
+    except CheckpointException as error:  # A BaseException: no caller would catch it.
+        causes = [failure[0] for failure in error.failures.values()]
+        raise CheckpointError(f"{causes[0] if causes else error}") from error
+    except SafetensorError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def load_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> None:
