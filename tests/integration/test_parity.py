@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrowtune.launch.local import launch
 from support.parity import CONFIGS, compute, model_folder, reference
+from support.ranks import run_ranks
 
 WAYS: dict[str, dict[str, Any]] = {
     "unpacked": {"packing": "none", "capacity": 80},
@@ -43,10 +43,11 @@ def test_B53_B54_B59_one_process_equals_plain_transformers(model: Path, plain: d
     assert_same(compute({"model": model, **WAYS[way]}), plain)
 
 
-def test_B60_two_processes_equal_plain_transformers(model: Path, plain: dict[str, Any], tmp_path: Path) -> None:
-    ours = launch("support.parity:compute", {"model": model, **WAYS["micro_tokens halved"]}, devices=2, logs=tmp_path)
-    assert ours["world"] == 2
-    assert_same(ours, plain)
+@pytest.mark.parametrize("way", ["micro_tokens halved", "activations recomputed"])
+def test_B60_two_processes_equal_plain_transformers(model: Path, plain: dict[str, Any], way: str) -> None:
+    for ours in run_ranks(2, compute, {"model": model, **WAYS[way]}):
+        assert ours["world"] == 2
+        assert_same(ours, plain)
 
 
 def test_the_ways_really_differ(model: Path) -> None:

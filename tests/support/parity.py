@@ -89,7 +89,7 @@ def compute(payload: dict[str, Any]) -> dict[str, Any]:
     backend.optimizer.register_step_pre_hook(keep)
     totals = plan.totals(0)
     batches = plan.batches(0, backend.rank, backend.world_size)
-    result = backend.train_step(batches, loss_weight=totals.loss_weight, lr=0.0)
+    result = backend.train_step(batches, loss_weight=totals.loss_weight, lr=1e-3)
     world = backend.world_size
     backend.close()
     assert isinstance(result.loss_sum, float)

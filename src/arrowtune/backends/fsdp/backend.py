@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ from transformers import PreTrainedModel
 
 from arrowtune.backends.config import ModelConfig, OptimizerConfig, StrategyConfig
 from arrowtune.backends.fsdp.export import export_dtype, export_weights
-from arrowtune.backends.fsdp.leak import documents_leak
+from arrowtune.backends.fsdp.leak import documents_leak, vocabulary_of
 from arrowtune.backends.fsdp.loss import takes_logits_to_keep, weighted_loss_sum
 from arrowtune.backends.fsdp.model import load_model
-from arrowtune.backends.fsdp.optimizer import build_optimizer, clip, grad_norm, set_lr
-from arrowtune.backends.fsdp.shard import shard
+from arrowtune.backends.fsdp.optimizer import build_optimizer, clip, grad_norm, update
+from arrowtune.backends.fsdp.shard import compute_dtype, reshard, shard
 from arrowtune.backends.fsdp.state import load_state, save_state
 from arrowtune.backends.fsdp.world import World
-from arrowtune.errors import NonFiniteLoss
+from arrowtune.errors import BackendError, NonFiniteLoss
 from arrowtune.protocols import StepResult
 from arrowtune.types import Batch
 
@@ -34,49 +35,64 @@ class FSDPBackend:
         optimizer: AdamW over this rank's shards.
     """
 
-    def __init__(self, world: World, model: PreTrainedModel, optimizer: OptimizerConfig, stored_dtype: torch.dtype) -> None:
+    def __init__(
+        self, world: World, model: PreTrainedModel, optimizer: OptimizerConfig, *, stored: torch.dtype, compute: torch.dtype
+    ) -> None:
         self.rank, self.world_size = world.rank, world.size
         self.model = model
         self.optimizer = build_optimizer(model, optimizer)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._max_grad_norm = optimizer.max_grad_norm
         self._world = world
-        self._stored_dtype = stored_dtype
+        self._stored_dtype = stored
         self._select = takes_logits_to_keep(model)
+        self._vocabulary = vocabulary_of(model)
         self.why_not_packed = ""
-        if documents_leak(model, world.device):
+        if documents_leak(model, world.device, compute):
             kind = type(model.config).__name__.removesuffix("Config")
             self.why_not_packed = f"{kind} lets documents that share a row see each other"
+        reshard(model)
 
     @classmethod
     def open(cls, model: ModelConfig, strategy: StrategyConfig, optimizer: OptimizerConfig, *, seed: int) -> FSDPBackend:
-        """Join the ranks, load the model, shard it."""
+        """Join the ranks, load the model, shard it.
+
+        Raises:
+            ConfigError: There is no such model.
+            BackendError: It cannot be loaded, or does not fit.
+        """
         world = World.open()
-        loaded = load_model(model, seed=seed)
-        torch.manual_seed(seed + world.rank)  # Dropout differs between ranks, and from the draw of the weights.
-        sharded = shard(loaded.model.train(), strategy, world)
-        return cls(world, sharded, optimizer, loaded.stored_dtype)
+        try:
+            with _memory_errors_explained():
+                loaded = load_model(model, seed=seed)
+                torch.manual_seed(seed + world.rank)  # Dropout differs between ranks, and from the draw of the weights.
+                compute = compute_dtype(loaded.model, strategy, world)
+                sharded = shard(loaded.model.train(), compute, world, recompute=strategy.activation_checkpointing)
+                return cls(world, sharded, optimizer, stored=loaded.stored_dtype, compute=compute)
+        except BaseException:
+            world.close()
+            raise
 
     def train_step(self, batches: Sequence[Batch], *, loss_weight: float, lr: float) -> StepResult:
         """See `protocols.Backend.train_step`.
 
         Raises:
             NonFiniteLoss: The loss or the gradient is NaN or infinite; the weights are as they were.
+            BackendError: A token is beyond the model's vocabulary, or the device is out of memory.
         """
         self.model.train()
-        loss_sum = torch.zeros((), device=self._world.device)
-        for batch in batches:
-            loss = weighted_loss_sum(self.model, batch, self._world.device, select=self._select)
-            (loss / loss_weight).backward()
-            loss_sum += loss.detach()
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self._world.device)
+        with _memory_errors_explained():
+            for batch in batches:
+                loss = self._loss_sum(batch)
+                (loss / loss_weight).backward()
+                loss_sum += loss.detach()
         norm = grad_norm(self._parameters)
         (total,) = self._world.sum(loss_sum)
         result = StepResult(total, float(norm))
         self._check_finite(result)
         clip(self._parameters, norm, self._max_grad_norm)
-        set_lr(self.optimizer, lr)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        update(self.optimizer, lr)
         return result
 
     @torch.no_grad()
@@ -85,7 +101,8 @@ class FSDPBackend:
         self.model.eval()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._world.device)
         for batch in batches:
-            loss_sum += weighted_loss_sum(self.model, batch, self._world.device, select=self._select)
+            loss_sum += self._loss_sum(batch)
+        reshard(self.model)
         (total,) = self._world.sum(loss_sum)
         return total
 
@@ -109,6 +126,15 @@ class FSDPBackend:
         """Leave the process group."""
         self._world.close()
 
+    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+        highest = int(batch.input_ids.max())
+        if highest >= self._vocabulary:
+            raise BackendError(
+                f"token {highest} of the data is beyond the model's vocabulary of {self._vocabulary}",
+                hint="use the tokenizer that belongs to the model",
+            )
+        return weighted_loss_sum(self.model, batch, self._world.device, select=self._select)
+
     def _check_finite(self, result: StepResult) -> None:
         if math.isfinite(result.loss_sum) and math.isfinite(result.grad_norm):
             return
@@ -117,3 +143,13 @@ class FSDPBackend:
             f"the loss sum is {result.loss_sum} and the gradient norm {result.grad_norm}",
             hint="a lower optimizer.lr, a longer schedule.warmup, or compute_dtype: float32 usually helps",
         )
+
+
+@contextmanager
+def _memory_errors_explained() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        reason = str(error).partition(". ")[0]
+        hint = "lower batch.micro_tokens, set strategy.activation_checkpointing: true, or use more devices"
+        raise BackendError(f"the device ran out of memory: {reason}", hint=hint) from error

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from torch.distributed.fsdp import FSDPModule
+from transformers import PreTrainedModel
 
 from arrowtune.backends.fsdp.model import DTYPES
 from arrowtune.backends.fsdp.world import World
@@ -20,7 +21,7 @@ _LEFTOVERS = ("quantization_config", "_pre_quantization_dtype")
 def export_weights(folder: Path, model: PreTrainedModel, dtype: torch.dtype, world: World) -> None:
     """Gather the weights and write them, on rank 0; every rank calls it.
 
-    A model that came from GGUF still carries the quantizer that read it, and `save_pretrained` refuses models whose
+    A model that came from GGUF may still carry the quantizer that read it, and `save_pretrained` refuses models whose
     quantizer cannot write. The weights are plain by then, so they are written through an empty model of the same
     configuration without those leftovers.
 
@@ -38,8 +39,10 @@ def export_weights(folder: Path, model: PreTrainedModel, dtype: torch.dtype, wor
     }
     try:
         _skeleton(model, dtype).save_pretrained(folder, state_dict=_without_ties(model, weights))
+        # As the model came: what is not valid about it is mended, and said, by whoever completes the folder.
+        model.generation_config.to_json_file(folder / "generation_config.json")
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[-1]
         raise ExportError(f"the export {folder} cannot be written: {reason}", hint="free some space") from error
 
 
@@ -53,11 +56,12 @@ def _skeleton(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     for name in _LEFTOVERS:
         if hasattr(config, name):
             delattr(config, name)
-    config.use_cache = True
     config.dtype = dtype
     config._name_or_path = ""
+    # FSDP2 gives the model a class of its own, derived from the one it had: that one may not be known to the auto classes.
+    kind = next(base for base in type(model).__mro__ if issubclass(base, PreTrainedModel) and not issubclass(base, FSDPModule))
     with torch.device("meta"):
-        skeleton: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        skeleton: PreTrainedModel = kind._from_config(config, dtype=dtype)
     return skeleton
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
@@ -39,7 +41,6 @@ def load_model(model: ModelConfig, *, seed: int) -> Loaded:
     stored = _stored_dtype(config)
     dtype = DTYPES["float32" if model.dtype == "auto" else model.dtype]
     loaded = _draw(config, dtype, model, seed) if random else _read(config, dtype, model, path)
-    loaded.config.use_cache = False
     return Loaded(loaded, stored)
 
 
@@ -91,12 +92,28 @@ def _read(config: PretrainedConfig, dtype: torch.dtype, model: ModelConfig, path
 
         options |= {"gguf_file": model.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
     try:
-        read: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, config=config, **options)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        loading: Any = AutoModelForCausalLM.from_pretrained(path, config=config, output_loading_info=True, **options)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise BackendError(
             f"the weights of {model.path!r} cannot be loaded: {_first_line(error)}", hint=_path_hint(model)
         ) from None
+    read: PreTrainedModel = loading[0]
+    _check_read(model, read, loading[1])
     return read
+
+
+def _check_read(model: ModelConfig, read: PreTrainedModel, told: Mapping[str, Any]) -> None:
+    """What is missing transformers fills in with random numbers, and warns."""
+    if missing := sorted(told["missing_keys"]):
+        raise BackendError(
+            f"the weights of {model.path!r} lack {missing[0]} and {len(missing) - 1} more of {type(read).__name__}",
+            hint="train from random weights with model.init: random, or use the whole model",
+        )
+    if read.config.to_dict().get("quantization_config") and not model.gguf_file:
+        raise BackendError(
+            f"the weights of {model.path!r} are quantized, and quantized weights cannot be trained",
+            hint="use the model in bfloat16 or float32",
+        )
 
 
 def _need_gguf() -> None:

@@ -18,20 +18,23 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Ad
         {"params": [parameter for parameter in trained if parameter.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},
     ]
-    fused = all(parameter.device.type == "cuda" for parameter in trained)
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=config.lr,
         betas=config.betas,
         eps=config.eps,
-        fused=fused or None,
+        # One pass over each parameter, and one dispatch for all of them: several times the default's speed on a CPU too.
+        fused=True,
     )
 
 
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """The learning rate of the next update."""
+def update(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Change the weights by the gradients they hold, and drop the gradients. A rate of 0 leaves every bit as it is."""
     for group in optimizer.param_groups:
         group["lr"] = lr
+    if lr > 0:  # Adding a zero would turn -0.0 into 0.0.
+        optimizer.step()
+    optimizer.zero_grad()
 
 
 def grad_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:

@@ -12,18 +12,19 @@ from arrowtune.backends.fsdp.model import DTYPES
 from arrowtune.backends.fsdp.world import World
 
 
-def shard(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> PreTrainedModel:
+def shard(model: PreTrainedModel, compute: torch.dtype, world: World, *, recompute: bool) -> PreTrainedModel:
     """Shard the parameters of every layer, then the rest, over all ranks. Gradients are summed, not averaged.
 
     Args:
         model: Whole, on the CPU, the same on every rank.
-        strategy: Compute dtype and activation checkpointing.
+        compute: Of activations and matrix products.
         world: The ranks.
+        recompute: Run every layer again in the backward pass instead of keeping its activations.
     """
-    if strategy.activation_checkpointing:
+    if recompute:
         _recompute_activations(model)
     nn.Module.to(model, world.device)  # transformers' own `to` is for quantized models
-    policy = _precision(model, strategy, world)
+    policy = _precision(model, compute)
     for layer in layers_of(model):
         fully_shard(layer, mesh=world.mesh, mp_policy=policy)
     fully_shard(model, mesh=world.mesh, mp_policy=policy)
@@ -34,6 +35,12 @@ def shard(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> Pre
             # gloo knows plain sums alone.
             module.set_force_sum_reduction_for_comms(True)
     return model
+
+
+def reshard(model: PreTrainedModel) -> None:
+    """Give back the whole embeddings and head that a forward pass without a backward pass leaves on every rank."""
+    if isinstance(model, FSDPModule):
+        model.reshard()
 
 
 def _recompute_activations(model: PreTrainedModel) -> None:
@@ -56,8 +63,7 @@ def compute_dtype(model: PreTrainedModel, strategy: StrategyConfig, world: World
     return torch.bfloat16 if world.device.type == "cuda" else model.dtype
 
 
-def _precision(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> MixedPrecisionPolicy:
-    compute = compute_dtype(model, strategy, world)
+def _precision(model: PreTrainedModel, compute: torch.dtype) -> MixedPrecisionPolicy:
     if compute == model.dtype == torch.float32:
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)

@@ -19,16 +19,18 @@ from arrowtune.errors import CheckpointError
 
 
 def save_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> None:
-    """Write this rank's shards into `folder`; every rank calls it."""
+    """Write this rank's shards into `folder`; every rank calls it.
+
+    Raises:
+        CheckpointError: A file could not be written, by this rank or another one.
+    """
     weights, moments = get_state_dict(model, optimizer)
     try:
         save({"model": weights, "optimizer": moments}, checkpoint_id=str(folder))
         save_file(_random_state(world), str(_random_file(folder, world.rank)))
-    except CheckpointException as error:  # A BaseException: no caller would catch it.
-        causes = [failure[0] for failure in error.failures.values()]
-        raise CheckpointError(f"{causes[0] if causes else error}") from error
-    except SafetensorError as error:
-        raise CheckpointError(str(error)) from error
+    except (OSError, RuntimeError, SafetensorError, CheckpointException) as error:
+        # torch's CheckpointException is no Exception: it would pass by everything that handles errors.
+        raise CheckpointError(f"{folder} could not be written: {_reason(error)}", hint="free some space") from error
 
 
 def load_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> None:
@@ -44,13 +46,21 @@ def load_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Opti
     try:
         load(state, checkpoint_id=str(folder))
     except (RuntimeError, ValueError, KeyError, CheckpointException) as error:
-        reason = str(error).strip().splitlines()[-1]
         raise CheckpointError(
-            f"{folder} does not fit the model: {reason}", hint="continue with the model it was saved from"
+            f"{folder} does not fit the model: {_reason(error)}", hint="continue with the model it was saved from"
         ) from error
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     if _random_file(folder, world.rank).exists():
         _restore_random(load_file(str(_random_file(folder, world.rank))), world)
+
+
+def _reason(error: BaseException) -> str:
+    """The first cause as one line; a failure of several ranks carries one for each."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def _random_file(folder: Path, rank: int) -> Path:
