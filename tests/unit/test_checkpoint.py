@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from arrowtune.errors import CheckpointError
 from arrowtune.training.checkpoint import MARKER, Checkpoints
 
+TESTS = Path(__file__).parents[1]
 STATE = {"progress": {"step": 1}, "plan": {"seed": "1"}}
 
 
@@ -136,3 +139,43 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
 def test_what_was_just_saved_stays_below_older_steps_too(tmp_path: Path) -> None:
     save(tmp_path, 10, keep=1)
     assert save(tmp_path, 6, keep=1).is_dir()
+
+
+def test_the_newest_is_what_was_saved_last_not_the_highest_step(tmp_path: Path) -> None:
+    save(tmp_path, 3, 6, 9)
+    save(tmp_path, 4)  # by a run that was continued from step 3
+    newest = checkpoints(tmp_path).newest()
+    assert newest is not None
+    assert newest.step == 4
+    save(tmp_path, 5, 6, keep=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005", "step-00000006"]
+
+
+def test_the_same_step_is_not_written_twice_by_one_run(tmp_path: Path) -> None:
+    one = checkpoints(tmp_path)
+    path = one.save(5, STATE, writer())
+    before = (path / MARKER).stat().st_mtime_ns
+    assert one.save(5, STATE, writer("more")) == path
+    assert (path / MARKER).stat().st_mtime_ns == before
+
+
+def test_what_is_not_ours_is_set_aside_when_it_is_in_the_way(tmp_path: Path) -> None:
+    for _ in range(2):
+        (tmp_path / "step-00000005").mkdir(exist_ok=True)
+        (tmp_path / "step-00000005" / "precious").write_text("no marker")
+        save(tmp_path, 5)
+        (tmp_path / "step-00000005" / MARKER).unlink()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["step-00000005", "step-00000005.set-aside", "step-00000005.set-aside-1"]
+    assert (tmp_path / "step-00000005.set-aside" / "precious").exists()
+
+
+def test_B71_killed_at_any_moment_a_complete_checkpoint_is_left_and_the_next_save_works(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "support.killed_saves", str(tmp_path)], cwd=TESTS, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    kills, old, new = map(int, done.stdout.split())
+    assert kills > 15
+    assert old > 5
+    assert new > 2

@@ -4,12 +4,18 @@
     checkpoints/step-00000200.partial/    a save that did not finish; swept away by the next one
 
 A folder without `complete.json` is never loaded. Only `.partial` folders and old checkpoints of the same plan are ever
-removed.
+removed; anything else that is in the way of a save is renamed to `.set-aside`.
+
+The newest checkpoint is the one that was saved last, which is not the one with the highest step when a run was continued
+from further back: every marker counts the saves of its folder.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -62,11 +68,12 @@ class Checkpoints:
         self.folder = folder
         self.keep = keep
         self._ranks = ranks
+        self._saved: Path | None = None
         self.passed_over: list[str] = []
         """Why `newest` did not take what looks newer, one sentence each."""
 
     def save(self, step: int, state: Mapping[str, Any], write: Callable[[Path], None]) -> Path:
-        """Write a checkpoint; it appears whole, or not at all.
+        """Write a checkpoint; it appears whole, or not at all. What was saved last is not written again.
 
         Args:
             step: Optimizer steps done.
@@ -77,17 +84,21 @@ class Checkpoints:
             CheckpointError: It could not be written, on any rank; older checkpoints are untouched.
         """
         final = self.folder / f"step-{step:08d}"
+        if final == self._saved:
+            return final
         partial = final.with_name(f"{final.name}.partial")
         self._together(lambda: self._begin(partial), f"{final} cannot be begun")
         try:
             self._together(lambda: write(partial), f"{final} could not be saved")
-            self._together(lambda: _publish(partial, final, step, state), f"{final} could not be completed", leader_only=True)
+            told = {"step": step, "world_size": len(self._ranks.gather(None)), "state": state}
+            self._together(lambda: _publish(partial, final, told), f"{final} could not be completed", leader_only=True)
         except CheckpointError:
             if self._ranks.rank == 0:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
         if self._ranks.rank == 0:
-            self._prune(state, final)
+            self._prune(state)
+        self._saved = final
         return final
 
     def newest(self) -> Checkpoint | None:
@@ -116,7 +127,7 @@ class Checkpoints:
 
     def _search(self) -> tuple[Checkpoint | None, list[str]]:
         passed_over: list[str] = []
-        for path in sorted(_candidates(self.folder), key=_step_of, reverse=True):
+        for path in reversed(_in_order(self.folder)):
             try:
                 return read_checkpoint(path), passed_over
             except CheckpointError as error:
@@ -141,15 +152,16 @@ class Checkpoints:
                 trouble = _reason(error)
         troubles = [told for told in self._ranks.gather(trouble) if told is not None]
         if troubles:
-            raise CheckpointError(f"{failure}: {troubles[0]}", hint="free some space, or lower checkpoint.keep")
+            raise CheckpointError(f"{failure}: {troubles[0]}", hint="make room on the disk, or lower checkpoint.keep")
 
-    def _prune(self, state: Mapping[str, Any], saved: Path) -> None:
-        own = [path for path in sorted(_candidates(self.folder), key=_step_of) if _plan_of(path) == state.get("plan")]
-        # A run that continues from further back saves below older steps: what it has just saved stays.
-        for path in (path for path in own[: -self.keep] if path != saved):
-            # Without its marker first: a removal that is cut short must not leave a folder that looks complete.
-            (path / MARKER).unlink(missing_ok=True)
-            shutil.rmtree(path, ignore_errors=True)
+    def _prune(self, state: Mapping[str, Any]) -> None:
+        own = [path for path in _in_order(self.folder) if _plan_of(path) == state.get("plan")]
+        for path in own[: -self.keep]:
+            # Renamed first: a removal that is cut short must leave neither a folder that looks complete nor one for ever.
+            removed = path.with_name(f"{path.name}.removed.partial")
+            with contextlib.suppress(OSError):  # What cannot be removed costs space, not the run.
+                os.rename(path, removed)
+                shutil.rmtree(removed, ignore_errors=True)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -184,15 +196,17 @@ def _read_marker(path: Path) -> dict[str, Any]:
     return marker
 
 
-def _publish(partial: Path, final: Path, step: int, state: Mapping[str, Any]) -> None:
+def _publish(partial: Path, final: Path, told: Mapping[str, Any]) -> None:
     files = [_entry(path, partial) for path in sorted(partial.rglob("*")) if path.is_file()]
-    marker = {"format": FORMAT, "step": step, "state": state, "files": files}
+    saves = 1 + max((_saves(path) for path in _candidates(final.parent)), default=0)
+    marker = {"format": FORMAT, "saves": saves, **told, "files": files}
     write_atomic(partial / MARKER, json.dumps(marker, indent=1).encode())
     _sync_folder(partial)
-    if final.exists():
+    if (final / MARKER).exists():
         # Saved before by a run that was then continued from further back.
-        replaced = final.with_name(f"{final.name}.replaced.partial")
-        os.rename(final, replaced)
+        os.rename(final, final.with_name(f"{final.name}.replaced.partial"))
+    elif final.exists():
+        os.rename(final, _free_name(final))
     os.rename(partial, final)
     _sync_folder(final.parent)
 
@@ -208,9 +222,17 @@ def _candidates(folder: Path) -> Iterator[Path]:
         yield from (path for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
 
-def _step_of(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    return int(match[1]) if match else -1
+def _in_order(folder: Path) -> list[Path]:
+    """What may be checkpoints, in the order they were saved; those that do not say come last, where `newest` sees them first."""
+    return sorted(_candidates(folder), key=lambda path: (_saves(path) or math.inf, path.name))
+
+
+def _saves(path: Path) -> int:
+    """How many saves the folder of a checkpoint had seen with it; 0 where it does not say."""
+    try:
+        return int(_read_marker(path).get("saves", 0))
+    except CheckpointError:
+        return 0
 
 
 def _plan_of(path: Path) -> Any:
@@ -218,6 +240,12 @@ def _plan_of(path: Path) -> Any:
         return _read_marker(path)["state"].get("plan")
     except CheckpointError:
         return None
+
+
+def _free_name(path: Path) -> Path:
+    """A name beside `path` for what was found there and is not ours."""
+    names = (path.with_name(f"{path.name}.set-aside" + (f"-{number}" if number else "")) for number in itertools.count())
+    return next(name for name in names if not name.exists())
 
 
 def _reason(error: Exception) -> str:
