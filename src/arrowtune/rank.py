@@ -150,6 +150,8 @@ def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack
     if backend.rank == 0:
         write_json(folder.resolved, run.to_json())
         tracker.event(progress.step, "resume" if found else "start", **_opening(found, plan, backend))
+        for reason in checkpoints.passed_over:
+            tracker.event(progress.step, "warning", message=f"passed over: {reason}")
     schedule = Schedule.build(config.schedule, peak=config.optimizer.lr, total_steps=plan.steps)
     return Rank(
         run=run,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from arrowtune import Callback, CheckpointError, ConfigError, SFTConfig, SFTTrainer, TrainResult
+from arrowtune.errors import NonFiniteLoss
 from arrowtune.training.callbacks import Run
 from arrowtune.types import EvalStats, StepStats
 from support.assets import EXAMPLES
@@ -198,3 +201,25 @@ def test_those_who_own_their_loop_get_every_step(tmp_path: Path) -> None:
     assert seen == [1, 2, 3, 4]
     assert measured.loss == lines(tmp_path, "eval")[-1]["loss"]
     assert (tmp_path / "run" / "checkpoints" / "step-00000004" / "complete.json").exists()
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
+    run = config(tmp_path, train={"steps": 4}, checkpoint={"every": 2})
+    train(run)
+    os.truncate(tmp_path / "run" / "checkpoints" / "step-00000004" / "reference.npz", 10)
+    continued = train(run)
+    assert (continued.started_at, continued.progress.step) == (2, 4)
+    (warning,) = (line for line in lines(tmp_path, "event") if line["event"] == "warning")
+    assert "step-00000004/reference.npz has 10 bytes" in warning["message"]
+
+
+def test_a_loss_that_is_no_number_names_the_step_and_keeps_what_was_saved(tmp_path: Path) -> None:
+    class Poison(Callback):
+        def on_step(self, run: Any, stats: StepStats) -> None:
+            if stats.step == 2:
+                run.rank.backend.model.inputs[:] = np.nan
+
+    with pytest.raises(NonFiniteLoss, match=r"step 3 \(batch \w+, 64 examples\)"):
+        train(config(tmp_path, train={"steps": 4}, checkpoint={"every": 1}), Poison())
+    assert [line["step"] for line in lines(tmp_path, "train")] == [1, 2]
+    assert (tmp_path / "run" / "checkpoints" / "step-00000001" / "complete.json").exists()

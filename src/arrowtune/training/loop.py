@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from arrowtune.errors import NonFiniteLoss
 from arrowtune.protocols import Backend
 from arrowtune.training.schedules import Schedule
 from arrowtune.types import Batch, EvalStats, Progress, StepStats
@@ -56,7 +57,11 @@ class Loop:
         started = time.perf_counter()
         for step, micro_batches in batches:
             totals, lr = self.totals(step), self.schedule.lr(step)
-            result = self.backend.train_step(micro_batches, loss_weight=totals.loss_weight, lr=lr)
+            try:
+                result = self.backend.train_step(micro_batches, loss_weight=totals.loss_weight, lr=lr)
+            except NonFiniteLoss as error:
+                where = f"step {step + 1} (batch {totals.digest}, {totals.examples} examples)"
+                raise NonFiniteLoss(f"{where}: {error.message}", hint=error.hint) from error
             now = time.perf_counter()
             yield StepStats(
                 step=step + 1,
