@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from arrowtune.data.render.engine import NASTY, Engine, utf8_places
 from arrowtune.data.tokenizer import read_tokenizer
 from support.assets import tokenizer_folder
-from support.render import NAMES, chat, encode, renderer, trained
+from support.render import CHATML, NAMES, chat, encode, renderer, skip, trained, with_template
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,6 +49,18 @@ def test_B35_surrogates_are_joined_or_replaced_and_counted(fast) -> None:
     assert encoded.counts["repaired_text"] == 2
     assert trained(qwen, lone) == ["<think>\n\n</think>\n\nc \ufffd<|im_end|>"]
     assert trained(qwen, pair) == ["<think>\n\n</think>\n\n😀<|im_end|>"]
+
+
+def test_a_repaired_row_is_counted_once_for_what_it_meets() -> None:
+    plain, lone = chat("u:<|im_end|>", "a:b", "u:c"), chat("u:<|im_end|>\ud800", "a:b", "u:c")
+    qwen = renderer("qwen3", False)
+    assert encode(qwen, lone).counts == {**encode(qwen, plain).counts, "repaired_text": 1}
+
+
+def test_a_template_that_writes_a_lone_surrogate_is_no_endless_repair() -> None:
+    template = CHATML.replace("m.role", "m.role + ('\\ud800' if 'mark' in m.content else '')")
+    found = skip(with_template(template), chat("u:mark", "a:b"))
+    assert (found.reason, found.detail) == ("template_error", "the template itself writes a lone surrogate")
 
 
 def test_text_that_is_not_normalised_goes_to_the_reference(monkeypatch) -> None:

@@ -63,15 +63,22 @@ class ChatRows:
 
     def job(self, item: Conversation, counts: Counter[str]) -> Job | Skip:
         """The row as text with spans; notes what it met in `counts`."""
+        own: Counter[str] = Counter()
         try:
-            return self._job(item, counts)
-        except UnicodeEncodeError:  # a lone surrogate, which a JSON escape can hold and UTF-8 cannot
-            counts["repaired_text"] += 1
-            return self.job(repair_conversation(item), counts)
+            try:
+                return self._job(item, own)
+            except UnicodeEncodeError:  # a lone surrogate, which a JSON escape can hold and UTF-8 cannot
+                own.clear()  # The row is rendered again, and what is met is met again.
+                own["repaired_text"] += 1
+                return self._job(repair_conversation(item), own)
+        except UnicodeEncodeError:
+            return Skip(item.origin, "template_error", "the template itself writes a lone surrogate")
         except TemplateFailure as failure:
             return Skip(item.origin, "template_error", str(failure))
         except Unproved as failure:
             return Skip(item.origin, failure.reason, failure.detail)
+        finally:
+            counts.update(own)
 
     def _job(self, item: Conversation, counts: Counter[str]) -> Job | Skip:
         turns = self._turns(item, counts)
