@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from arrowtune.data.config import DataConfig, TokenizerConfig
+from arrowtune.data.convert import Conversion
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.tokenizer import load_tokenizer, read_tokenizer
-from arrowtune.errors import ConfigError, RenderError
+from arrowtune.errors import ConfigError, RenderError, StoreError
 from support.assets import tokenizer_folder
 from support.render import CHATML, tokenizer
 
@@ -93,6 +94,59 @@ def test_other_forms_are_converted_once_in_a_process_of_their_own(tmp_path: Path
     marker.touch()
     assert load_tokenizer(TokenizerConfig(), str(source), cache=cache) == first
     assert marker.exists()
+
+
+def test_a_conversion_is_made_again_when_any_file_it_reads_changed(tmp_path: Path) -> None:
+    names = ["added_tokens.json", "special_tokens_map.json", "config.json", "tokenizer_config.json", "vocab.json", "merges.txt"]
+    names += ["spiece.model", "chat_template.jinja", "notes.md", "model.gguf"]
+    for name in names:
+        (tmp_path / name).write_text("{}")
+
+    def inputs() -> dict[str | None, object]:
+        return {gguf: Conversion("model.path", tmp_path, gguf, False).inputs() for gguf in (None, "model.gguf")}
+
+    for name in names:
+        before = inputs()
+        (tmp_path / name).write_text("{ }")
+        changed = {gguf for gguf, found in inputs().items() if found != before[gguf]}
+        assert changed == {"notes.md": set(), "model.gguf": {"model.gguf"}}.get(name, {None, "model.gguf"}), name
+
+
+def test_code_is_an_input_only_where_it_may_run(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "my_rules.py").write_text("")
+    found = [[name for name, *_ in Conversion("model.path", tmp_path, None, trust).inputs()] for trust in (False, True)]
+    assert found == [["vocab.json"], ["my_rules.py", "vocab.json"]]
+
+
+def test_a_folder_of_a_model_without_a_tokenizer_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="the folder holds no tokenizer"):
+        load_tokenizer(TokenizerConfig(path=str(tmp_path)), "tiny", cache=tmp_path / "cache")
+    with pytest.raises(ConfigError, match=r"there is no some\.gguf"):
+        load_tokenizer(TokenizerConfig(), str(tmp_path), cache=tmp_path / "cache", gguf_file="some.gguf")
+
+
+def test_a_cache_that_cannot_hold_a_conversion_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "cache").write_text("a file is in the way")
+    with pytest.raises(StoreError, match=f"the cache folder {tmp_path / 'cache'} cannot be made"):
+        load_tokenizer(TokenizerConfig(path=str(tmp_path)), "tiny", cache=tmp_path / "cache")
+
+
+def test_files_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    files = read_tokenizer(folder)
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(RenderError, match=r"chat_template\.jinja cannot be read"):
+        read_tokenizer(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(RenderError, match=r"tokenizer\.json cannot be read: No such file"):
+        files.digests()
+    (folder / "chat_template.jinja").unlink()
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {}}, "added_tokens": [{"content": "x"}]}')
+    with pytest.raises(RenderError, match="is not as tokenizers write it: it has no 'id'"):
+        read_tokenizer(folder)
 
 
 def test_identity_names_what_changed(tmp_path: Path) -> None:

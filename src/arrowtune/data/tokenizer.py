@@ -10,9 +10,6 @@ import importlib.resources
 import json
 import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +18,7 @@ from typing import Any, Literal
 import orjson
 
 from arrowtune.data.config import TokenizerConfig
+from arrowtune.data.convert import Conversion, convert, no_tokenizer
 from arrowtune.errors import ConfigError, Problem, RenderError
 from arrowtune.fingerprint import digest_bytes
 
@@ -77,7 +75,7 @@ class TokenizerFiles:
     def digests(self) -> dict[str, str]:
         """Named digests of everything that decides ids and renders."""
         return {
-            "tokenizer": digest_bytes(self.json_path.read_bytes()),
+            "tokenizer": digest_bytes(_read_bytes(self.json_path)),
             "chat_template": digest_bytes((self.chat_template or "").encode("utf-8", "surrogatepass")),
             "special_tokens": digest_bytes(json.dumps(dict(self.special_tokens), sort_keys=True).encode()),
         }
@@ -105,6 +103,7 @@ def load_tokenizer(
     Raises:
         ConfigError: There is no such tokenizer.
         RenderError: The files are there and cannot be read.
+        StoreError: The cache folder cannot hold a converted tokenizer.
     """
     path = config.path or model_path
     if path == TINY:
@@ -114,10 +113,10 @@ def load_tokenizer(
     folder = Path(path).expanduser()
     if not folder.is_dir():
         if not _HUB_ID.fullmatch(path):
-            raise _no_tokenizer(key, path, "there is no such folder")
+            raise no_tokenizer(key, path, "there is no such folder")
         folder = _fetched(key, path, None if config.path else revision, gguf)
-    if gguf is not None or not (folder / "tokenizer.json").is_file():
-        folder = _converted(key, folder, gguf, trust_remote_code, cache)
+    if gguf is not None or not os.path.isfile(folder / "tokenizer.json"):  # False, not an error, where a right is missing
+        folder = convert(Conversion(key, folder, gguf, trust_remote_code), cache)
     return read_tokenizer(folder, config.chat_template)
 
 
@@ -137,15 +136,20 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> TokenizerF
         raise RenderError(f"there is no tokenizer.json in {folder}", hint="point tokenizer.path at a folder that has one")
     settings = _read_json(folder / "tokenizer_config.json") or {}
     tokens = {**_token_names(_read_json(folder / "special_tokens_map.json") or {}), **_token_names(settings)}
-    return TokenizerFiles(
-        folder=folder,
-        chat_template=_template_text(chat_template) if chat_template else _own_template(folder, settings),
-        special_tokens=tokens,
-        vocab_size=_vocab_size(model, folder),
-        added=tuple(_added_token(token, model) for token in model.get("added_tokens") or []),
-        alphabet=_alphabet(model),
-        normalizer=_normalizer(model),
-    )
+    template = _template_text(chat_template) if chat_template else _own_template(folder, settings)
+    try:
+        return TokenizerFiles(
+            folder=folder,
+            chat_template=template,
+            special_tokens=tokens,
+            vocab_size=_vocab_size(model, folder),
+            added=tuple(_added_token(token, model) for token in model.get("added_tokens") or []),
+            alphabet=_alphabet(model),
+            normalizer=_normalizer(model),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise RenderError(f"{folder / 'tokenizer.json'} is not as tokenizers write it: {reason}", hint=_AGAIN) from None
 
 
 def _added_token(token: Mapping[str, Any], model: Mapping[str, Any]) -> AddedToken:
@@ -181,7 +185,7 @@ def _normalizer(model: Mapping[str, Any]) -> Literal["none", "nfc", "other"]:
 def _vocab_size(model: dict[str, Any], folder: Path) -> int:
     vocab = (model.get("model") or {}).get("vocab")
     if not isinstance(vocab, dict | list):
-        raise RenderError(f"{folder / 'tokenizer.json'} has no vocabulary", hint="save the tokenizer again with transformers")
+        raise RenderError(f"{folder / 'tokenizer.json'} has no vocabulary", hint=_AGAIN)
     top = max(vocab.values(), default=-1) + 1 if isinstance(vocab, dict) else len(vocab)
     return max([top, *(int(token["id"]) + 1 for token in model.get("added_tokens") or [])])
 
@@ -198,7 +202,7 @@ def _token_names(settings: Mapping[str, Any]) -> dict[str, str]:
 def _own_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        return _decoded(file, _read_bytes(file))
     template = settings.get("chat_template")
     if isinstance(template, list):  # several named templates
         named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
@@ -225,20 +229,31 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise RenderError(f"{path} cannot be read: {error}", hint="save the tokenizer again, or fetch the file again") from None
+        raise _unreadable(path, error) from None
     if not isinstance(value, dict):
-        raise RenderError(f"{path} must hold a JSON object", hint="save the tokenizer again, or fetch the file again")
+        raise RenderError(f"{path} must hold a JSON object", hint=_AGAIN)
     return value
 
 
-def _no_tokenizer(key: str, path: str, reason: str) -> ConfigError:
-    return ConfigError(
-        f"the tokenizer of {path} cannot be loaded: {reason}",
-        hint="give a folder with tokenizer.json, a hub id, or 'tiny'",
-        problems=[Problem(key, f"cannot load {path}")],
-    )
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error.strerror or error) from None
 
 
+def _decoded(path: Path, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, reason: object) -> RenderError:
+    return RenderError(f"{path} cannot be read: {reason}", hint=_AGAIN)
+
+
+_AGAIN = "save the tokenizer again with transformers, or fetch the file again"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_FILES = (
     "tokenizer*",
@@ -259,52 +274,5 @@ def _fetched(key: str, path: str, revision: str | None, gguf: str | None) -> Pat
     try:
         found = snapshot_download(path, revision=revision, allow_patterns=[*_HUB_FILES, *([gguf] if gguf else [])])
     except (OSError, ValueError) as error:  # what huggingface_hub raises for names, access, the network
-        raise _no_tokenizer(key, path, " ".join(str(error).split())[:300]) from None
+        raise no_tokenizer(key, path, " ".join(str(error).split())[:300]) from None
     return Path(found)
-
-
-_CONVERT = """
-import json, os, sys
-job = json.loads(sys.argv[1])
-from transformers import AutoTokenizer
-from transformers.utils import logging
-logging.set_verbosity_error()
-options = {"gguf_file": job["gguf_file"]} if job["gguf_file"] else {}
-tokenizer = AutoTokenizer.from_pretrained(job["path"], trust_remote_code=job["trust_remote_code"], **options)
-if not tokenizer.is_fast:
-    sys.exit("this tokenizer has no tokenizer.json form")
-tokenizer.save_pretrained(job["out"])
-"""
-
-
-def _converted(key: str, folder: Path, gguf: str | None, trust: bool, cache: Path) -> Path:
-    """Let transformers load the tokenizer in a process of its own and save it as `tokenizer.json`; done once."""
-    job: dict[str, Any] = {"path": str(folder.resolve()), "gguf_file": gguf, "trust_remote_code": trust}
-    stamps = _stamps(folder, gguf)
-    if not stamps:
-        raise _no_tokenizer(key, str(folder), f"there is no {gguf}" if gguf else "the folder holds no tokenizer")
-    out = cache / "tokenizers" / digest_bytes(json.dumps([job, stamps]).encode())
-    if (out / "tokenizer.json").is_file():
-        return out
-    out.parent.mkdir(parents=True, exist_ok=True)
-    aside = out.with_name(f"{out.name}.{os.getpid()}")
-    command = [sys.executable, "-c", _CONVERT, json.dumps({**job, "out": str(aside)})]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0 or not (aside / "tokenizer.json").is_file():
-        raise _no_tokenizer(key, str(folder), (done.stderr.strip().splitlines() or ["transformers gave no reason"])[-1][:300])
-    try:
-        aside.rename(out)
-    except OSError:  # another process was first; its folder is complete
-        shutil.rmtree(aside, ignore_errors=True)
-        if not (out / "tokenizer.json").is_file():
-            raise
-    return out
-
-
-def _stamps(folder: Path, gguf: str | None) -> list[Any]:
-    """Size and time of the files a conversion reads, so that a changed file is converted again."""
-    kinds = {".model", ".txt"}
-    own = sorted(path.name for path in folder.iterdir() if path.name.startswith(("token", "vocab")) or path.suffix in kinds)
-    names = [gguf] if gguf else own
-    stats = [(name, (folder / name).stat()) for name in names if (folder / name).is_file()]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
