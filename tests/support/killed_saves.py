@@ -1,6 +1,7 @@
-"""Kill a save before each thing it does to the file system, and see what is left: `python -m support.killed_saves FOLDER`.
+"""Kill a save before each thing it does to the file system, and see what is left: `python -m support.killed_saves FOLDER OLD`.
 
-Prints how often it killed, and how often the old and the new checkpoint was the newest afterwards.
+The save is of step 2, and step OLD was saved before: another step, or the same one, which is replaced then. Prints how often
+it killed, and how often the old and the new checkpoint was the newest afterwards.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ class OneRank:
         return [value]
 
 
-def write(folder: Path) -> None:
+def write(folder: Path, text: str) -> None:
     """Two files, as two ranks would."""
     for rank in range(2):
-        (folder / f"{rank}.bin").write_bytes(bytes(1000))
+        (folder / f"{rank}.bin").write_text(text)
 
 
-def save(folder: Path, step: int) -> None:
+def save(folder: Path, step: int, text: str) -> None:
     """Save the checkpoint of a step; the one before it is removed."""
-    Checkpoints(folder, keep=1, ranks=OneRank()).save(step, STATE, write)
+    Checkpoints(folder, keep=1, ranks=OneRank()).save(step, STATE, lambda path: write(path, text))
 
 
 def save_and_die(folder: Path, moment: int) -> bool:
@@ -53,26 +54,26 @@ def save_and_die(folder: Path, moment: int) -> bool:
                     os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(count)
-        save(folder, 2)
+        save(folder, 2, "new")
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, old: int) -> None:
     """Every moment, from the first to the one that never comes."""
-    newest: list[int] = []
+    newest: list[str] = []
     killed = True
     while killed:
         shutil.rmtree(folder, ignore_errors=True)
-        save(folder, 1)
+        save(folder, old, "old")
         killed = save_and_die(folder, len(newest))
         found = Checkpoints(folder, keep=1, ranks=OneRank()).newest()
         assert found is not None, f"nothing complete was left at moment {len(newest)}"
-        newest.append(found.step)
-        save(folder, 3)
+        newest.append((found.path / "0.bin").read_text())
+        save(folder, 3, "next")
         assert [path.name for path in folder.iterdir()] == ["step-00000003"], sorted(folder.iterdir())
-    print(len(newest) - 1, newest.count(1), newest.count(2))
+    print(len(newest) - 1, newest.count("old"), newest.count("new"))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) / "checkpoints")
+    main(Path(sys.argv[1]) / "checkpoints", int(sys.argv[2]))

@@ -85,6 +85,46 @@ def test_B71_a_damaged_checkpoint_is_passed_over_and_said(tmp_path: Path, damage
         found.at(tmp_path / "step-00000007")
 
 
+def test_when_every_complete_checkpoint_is_damaged_nothing_is_started_over(tmp_path: Path) -> None:
+    save(tmp_path, 3, 7)
+    os.truncate(tmp_path / "step-00000003" / "shard/0.bin", 1)
+    (tmp_path / "step-00000007" / MARKER).write_text("{")
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read") as caught:
+        checkpoints(tmp_path).newest()
+    assert "step-00000003/shard/0.bin has 1 bytes" in caught.value.message
+    assert "step-00000007/complete.json cannot be read" in caught.value.message
+    assert "checkpoint.resume: PATH" in caught.value.hint
+
+
+def test_interrupted_saves_alone_are_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, 3)
+    (tmp_path / "step-00000003" / MARKER).unlink()
+    found = checkpoints(tmp_path)
+    assert found.newest() is None
+    assert "incomplete" in found.passed_over[0]
+
+
+@pytest.mark.parametrize("aside", ["step-00000007.partial", "step-00000007.replaced.partial"])
+def test_a_checkpoint_that_lost_only_its_name_is_found_again(tmp_path: Path, aside: str) -> None:
+    save(tmp_path, 3, 7)
+    (tmp_path / "step-00000007").rename(tmp_path / aside)
+    newest = checkpoints(tmp_path).newest()
+    assert newest is not None
+    assert newest.path == tmp_path / "step-00000007"
+
+
+def test_what_is_half_removed_is_never_found_again(tmp_path: Path) -> None:
+    save(tmp_path, 3, 7)
+    (tmp_path / "step-00000007").rename(tmp_path / "step-00000007.removed.partial")
+    save(tmp_path / "b", 3, 7)
+    (tmp_path / "b" / "step-00000007").rename(tmp_path / "b" / "step-00000007.partial")
+    (tmp_path / "b" / "step-00000007.partial" / ".metadata").unlink()
+    for folder in (tmp_path, tmp_path / "b"):
+        newest = checkpoints(folder).newest()
+        assert newest is not None
+        assert newest.step == 3
+
+
 def test_a_save_that_fails_leaves_the_older_ones_and_no_trace(tmp_path: Path) -> None:
     save(tmp_path, 3)
 
@@ -170,10 +210,10 @@ def test_what_is_not_ours_is_set_aside_when_it_is_in_the_way(tmp_path: Path) -> 
     assert (tmp_path / "step-00000005.set-aside" / "precious").exists()
 
 
-def test_B71_killed_at_any_moment_a_complete_checkpoint_is_left_and_the_next_save_works(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "support.killed_saves", str(tmp_path)], cwd=TESTS, capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("before", [pytest.param(1, id="another step"), pytest.param(2, id="the same step")])
+def test_B71_killed_at_any_moment_a_complete_checkpoint_is_left_and_the_next_save_works(tmp_path: Path, before: int) -> None:
+    command = [sys.executable, "-m", "support.killed_saves", str(tmp_path), str(before)]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     kills, old, new = map(int, done.stdout.split())
     assert kills > 15
