@@ -27,6 +27,7 @@ COUNTS: Mapping[str, tuple[str, str]] = {
     "reasoning_ignored": ("row", "with reasoning that the template does not write"),
     "invalid_tool_arguments": ("tool call", "with arguments that are no JSON"),
     "repaired_text": ("row", "with lone surrogates, replaced by U+FFFD"),
+    "open_ended": ("row", "with a trained turn that the template leaves without an end-of-turn token"),
     "straddling": ("token", "across the start of a trained turn, left as context"),
 }
 """What is worth telling of rows that are used."""

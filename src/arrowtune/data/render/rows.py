@@ -10,11 +10,12 @@ from typing import Any
 
 from arrowtune.data.render.control import ControlText
 from arrowtune.data.render.engine import Engine, Piece
-from arrowtune.data.render.probe import TurnRules, find_rules, find_shape, opening_text
+from arrowtune.data.render.probe import find_shape
 from arrowtune.data.render.spans import Span, Unproved, find_spans, message_weights
 from arrowtune.data.render.spec import RenderSpec
 from arrowtune.data.render.template import ChatTemplate, Marked, TemplateFailure, shape_message
 from arrowtune.data.render.text import repair, repair_conversation
+from arrowtune.data.render.turns import TurnProbe, TurnRules, opening_text
 from arrowtune.errors import RenderError
 from arrowtune.types import Completion, Conversation, Message, Origin, Skip
 
@@ -97,7 +98,10 @@ class ChatRows:
             return self._template.render(messages[:count], tools, kwargs, add_generation_prompt=opened).text
 
         self._notice(turns, marked, counts)
-        spans = find_spans(marked, [turn.role for turn in turns], weights, self._rules_for(kwargs), part)
+        rules = self._rules_for(kwargs)
+        spans = find_spans(marked, [turn.role for turn in turns], weights, rules, part)
+        if rules.after and not all(marked.text.endswith(rules.ends, start, end) for start, end, _ in spans):
+            counts["open_ended"] += 1
         if not self._control.spelled(messages, tools, kwargs):
             return Job(marked.text, spans)
         counts["rows_with_control_text"] += 1
@@ -145,7 +149,7 @@ class ChatRows:
     def _rules_for(self, kwargs: Mapping[str, Any]) -> TurnRules:
         key = json.dumps(dict(kwargs), sort_keys=True, default=str) if kwargs else ""
         if key not in self._rules:
-            self._rules[key] = find_rules(self._template, self._shape, kwargs, self._added)
+            self._rules[key] = TurnProbe(self._template, self._shape, kwargs, self._added).rules()
         return self._rules[key]
 
     def check(self) -> None:

@@ -5,7 +5,8 @@ the end-of-turn token inclusive. It comes from structure and is never found by s
 
 1. generation tags of the template, taken as they are;
 2. the region that the template wrote while its loop held the message, opened by a generation prompt and closed by an
-   end-of-turn token that probing has found (`probe`);
+   end-of-turn token that probing has found (`turns`); some templates close a turn with nothing but the token that opens
+   the next one, and then that is the end, and the last turn has none;
 3. where the template shows no regions: the render of the conversation before the turn, with the generation prompt, and
    the render up to the turn, both of which must be prefixes of the whole.
 """
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from arrowtune.data.render.probe import TurnRules
 from arrowtune.data.render.template import Marked, TemplateFailure
+from arrowtune.data.render.turns import TurnRules
 from arrowtune.types import Message
 
 Span = tuple[int, int, float]
@@ -71,7 +72,7 @@ def find_spans(
 
 def _opened(text: str, start: int, end: int, rules: TurnRules, bare: bool) -> int:
     """Where the model begins to write inside a region."""
-    for opening in (*rules.prompts, *rules.headers):
+    for opening in rules.openings:
         if text.startswith(opening, start, end):
             return start + len(opening)
     if bare:
@@ -80,16 +81,14 @@ def _opened(text: str, start: int, end: int, rules: TurnRules, bare: bool) -> in
 
 
 def _closed(text: str, start: int, end: int, rules: TurnRules) -> int:
-    """The end of the end-of-turn token of a region."""
+    """The end of the end-of-turn token of a region; of the region itself where the template ends the last turn with nothing."""
     closing = end
     while closing > start and text[closing - 1].isspace():
         closing -= 1
     if text.endswith(rules.ends, start, closing):
         return closing
     if rules.after:
-        for token in rules.ends:
-            if text.startswith(token, end):
-                return end + len(token)
+        return end + next((len(token) for token in rules.ends if text.startswith(token, end)), 0)
     raise Unproved("no_end_of_turn", "a trained turn does not end with an end-of-turn token")
 
 

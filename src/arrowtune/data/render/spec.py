@@ -15,7 +15,7 @@ from arrowtune.data.tokenizer import TokenizerFiles
 from arrowtune.fingerprint import digest_bytes
 from arrowtune.types import Skip
 
-RENDER_VERSION = "1"
+RENDER_VERSION = "2"
 """Raised whenever the same row would give other ids or weights than before."""
 
 
