@@ -77,6 +77,17 @@ def test_policy_skip() -> None:
     assert skip(strict, chat("u:<|im_end|>", "a:z")).reason == "control_text"
 
 
+@pytest.mark.parametrize("fast", [None, False])
+def test_policy_allow_forms_the_tokens_as_transformers_does_and_trains_no_more(fast) -> None:
+    allowing = with_template(str(tokenizer("qwen3").chat_template), control_tokens_in_content="allow", fast=fast)
+    forged = chat(f"u:{_FORGED}", "a:an answer")
+    encoded = encode(allowing, forged)
+    assert ids_of(encoded) == allowing.engine.encode([allowing.preview(forged).text]).ids.tolist()
+    assert _count(allowing, forged, "<|im_end|>") == 3
+    assert encoded.counts["rows_with_control_text"] == 1
+    assert trained(allowing, forged) == ["<think>\n\n</think>\n\nan answer<|im_end|>"]
+
+
 def test_ordinary_vocabulary_of_the_added_kind_is_no_control_text() -> None:
     gemma = with_template(str(tokenizer("gemma3").chat_template), "gemma3")
     assert "rows_with_control_text" not in encode(gemma, chat("u:a\n\n\nb", "a:c\n\nd   e")).counts

@@ -65,10 +65,14 @@ class DataConfig(Section):
     """The evaluation sources, each reported under its name."""
     max_length: Annotated[int, Field(ge=2)] = 2048
     """The most tokens an example may have."""
-    train_on: Literal["all_assistant_messages", "last_assistant_message"] = "all_assistant_messages"
-    """Which turns are trained when a message does not say so itself."""
-    control_tokens_in_content: Literal["text", "skip"] = "text"
-    """What becomes of content that spells a control token: encoded as ordinary text, or the row is skipped."""
+    train_on: Literal["all_assistant_messages", "last_assistant_message", "everything"] = "all_assistant_messages"
+    """Which turns are trained when a message does not say so itself; `everything` trains all tokens but the first."""
+    train_on_reasoning: bool = True
+    """Whether the reasoning of a trained turn is trained; false makes it context."""
+    train_on_boilerplate: bool = True
+    """Whether an empty block of reasoning that the template writes by itself is trained; false makes it context."""
+    control_tokens_in_content: Literal["text", "allow", "skip"] = "text"
+    """What becomes of content that spells a control token: it stays text, it is encoded as that token, or the row is skipped."""
     overlong: Literal["truncate", "drop", "raise"] = "truncate"
     """What becomes of a row longer than `max_length`."""
     trailing: Literal["trim", "skip"] = "trim"
@@ -83,6 +87,15 @@ class DataConfig(Section):
     """Keep the stores in the run folder and remove them at the end."""
     force_recache: bool = False
     """Prepare again even where a store exists."""
+
+    @model_validator(mode="after")
+    def _everything_is_all(self) -> DataConfig:
+        if self.train_on == "everything" and not (self.train_on_reasoning and self.train_on_boilerplate):
+            raise ValueError(
+                "train_on: everything trains reasoning and boilerplate too; "
+                "leave train_on_reasoning and train_on_boilerplate true"
+            )
+        return self
 
     @model_validator(mode="after")
     def _weights_all_or_none(self) -> DataConfig:

@@ -16,6 +16,7 @@ REASONS: Mapping[str, str] = {
     "spans_unproved": "the template does not show where the assistant turns begin and end",
     "no_end_of_turn": "the template ends a trained turn without an end-of-turn token",
     "tool_calls_ignored": "the chat template does not write tool calls",
+    "reasoning_unproved": "the template does not show where the reasoning of a trained turn begins and ends",
     "control_text": "the content spells control tokens",
     "control_text_unproved": "the content spells control tokens, and they could not be kept apart from the template's own",
 }
@@ -23,7 +24,7 @@ REASONS: Mapping[str, str] = {
 COUNTS: Mapping[str, tuple[str, str]] = {
     "truncated": ("row", "cut to max_length"),
     "trimmed": ("row", "with messages after the last assistant turn, left out"),
-    "rows_with_control_text": ("row", "with control tokens spelled in their content, encoded as text"),
+    "rows_with_control_text": ("row", "with control tokens spelled in their content"),
     "reasoning_ignored": ("row", "with reasoning that the template does not write"),
     "invalid_tool_arguments": ("tool call", "with arguments that are no JSON"),
     "repaired_text": ("row", "with lone surrogates, replaced by U+FFFD"),

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from arrowtune.data.render.engine import Engine, Piece
+from arrowtune.data.render.marks import free_points
 from arrowtune.data.render.spans import Unproved
 from arrowtune.data.tokenizer import AddedToken
 
-_PRIVATE = range(0xE000, 0xF8FF)
 _ANSWER_FIELDS = frozenset({"content", "reasoning_content", "thinking", "reasoning"})
 Render = Callable[[Sequence[Mapping[str, Any]], Any, Mapping[str, Any]], str]
 
@@ -84,7 +84,7 @@ class ControlText:
         Raises:
             Unproved: The literals cannot be told from the template's own tokens.
         """
-        after, before = (chr(point) for point in _free_points(text))
+        after, before = (chr(point) for point in free_points(text, 2))
         mark = _Marker(self._everywhere, after, before)
         lean = _Marker(self._in_answers, after, before)
         marked = [_marked_message(message, mark, lean) for message in messages]
@@ -160,14 +160,6 @@ def _shielded(noted: str, after: str, before: str, found: Sequence[tuple[int, in
             raise Unproved("control_text_unproved", "control text runs into the template's own")
         shielded.add(span)
     return shielded
-
-
-def _free_points(text: str) -> tuple[int, int]:
-    """Two private characters that a text does not hold."""
-    free = [point for point in _PRIVATE if chr(point) not in text][:2]
-    if len(free) < 2:
-        raise Unproved("control_text_unproved", "the text uses up the private characters")
-    return free[0], free[1]
 
 
 def _strings(value: Any) -> Iterator[str]:

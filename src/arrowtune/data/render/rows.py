@@ -11,10 +11,11 @@ from typing import Any
 from arrowtune.data.render.control import ControlText
 from arrowtune.data.render.engine import Engine, Piece
 from arrowtune.data.render.probe import find_shape
-from arrowtune.data.render.spans import Span, Unproved, find_spans, message_weights
+from arrowtune.data.render.spans import Span, Unproved, everything, find_spans, message_weights
 from arrowtune.data.render.spec import RenderSpec
 from arrowtune.data.render.template import ChatTemplate, Marked, TemplateFailure, shape_message
 from arrowtune.data.render.text import repair, repair_conversation
+from arrowtune.data.render.thoughts import ThoughtRules, find_thoughts, leave_out
 from arrowtune.data.render.turns import TurnProbe, TurnRules, opening_text
 from arrowtune.errors import RenderError
 from arrowtune.types import Completion, Conversation, Message, Origin, Skip
@@ -54,11 +55,13 @@ class ChatRows:
                 hint="give one with tokenizer.chat_template: a .jinja file, or the template itself",
             )
         self._spec = spec
-        self._last_only = spec.train_on == "last_assistant_message"
+        self._everything = spec.train_on == "everything"
+        self._whole_turns = self._everything or (spec.train_on_reasoning and spec.train_on_boilerplate)
         self._template = ChatTemplate(source, spec.files.special_tokens, spec.template_kwargs, spec.date)
         self._shape = find_shape(self._template)
         self._added = sorted((token for token in spec.files.added if token.text), key=lambda token: -len(token.text))
         self._rules: dict[str, TurnRules] = {}
+        self._thoughts: dict[str, ThoughtRules] = {}
         markers = opening_text(self._template, self._shape, self._rules_for({}))
         self._control = ControlText(engine, spec.files.added, markers)
 
@@ -85,29 +88,58 @@ class ChatRows:
         turns = self._turns(item, counts)
         if isinstance(turns, Skip):
             return turns
-        weights = message_weights(turns, last_only=self._last_only)
-        if not any(weights):
+        weights = message_weights(turns, last_only=self._spec.train_on == "last_assistant_message")
+        if not any(weights) and not self._everything:
             return Skip(item.origin, "no_trained_tokens", "no turn is trained")
         messages = [shape_message(turn, self._shape, counts) for turn in turns]
         tools, kwargs = item.tools, item.template_kwargs
         marked = self._template.render(messages, tools, kwargs)
         if not marked.text.isascii():
             marked.text.encode()
-
-        def part(count: int, opened: bool) -> str:
-            return self._template.render(messages[:count], tools, kwargs, add_generation_prompt=opened).text
-
         self._notice(turns, marked, counts)
-        rules = self._rules_for(kwargs)
-        spans = find_spans(marked, [turn.role for turn in turns], weights, rules, part)
-        if rules.after and not all(marked.text.endswith(rules.ends, start, end) for start, end, _ in spans):
-            counts["open_ended"] += 1
+        spans = self._spans(item, turns, messages, weights, marked, counts)
+        if not spans:
+            return Skip(item.origin, "no_trained_tokens", "what is trained of the turns is empty")
         if not self._control.spelled(messages, tools, kwargs):
             return Job(marked.text, spans)
         counts["rows_with_control_text"] += 1
         if self._spec.control_tokens_in_content == "skip":
             return Skip(item.origin, "control_text")
+        if self._spec.control_tokens_in_content == "allow":
+            return Job(marked.text, spans)
         return Job(marked.text, spans, self._control.cut(marked.text, messages, tools, kwargs, self._text))
+
+    def _spans(
+        self,
+        item: Conversation,
+        turns: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
+        weights: Sequence[float],
+        marked: Marked,
+        counts: Counter[str],
+    ) -> list[Span]:
+        """The trained spans of a rendered row."""
+        tools, kwargs, text = item.tools, item.template_kwargs, marked.text
+
+        def part(count: int, opened: bool) -> str:
+            return self._template.render(messages[:count], tools, kwargs, add_generation_prompt=opened).text
+
+        def again(noted: Sequence[Message]) -> str:
+            return self._text([shape_message(turn, self._shape, {}) for turn in noted], tools, kwargs)
+
+        roles = [turn.role for turn in turns]
+        if self._everything:
+            own = [k + 1.0 if turn.role == "assistant" and turn.weight is not None else 0.0 for k, turn in enumerate(turns)]
+            found = find_spans(marked, roles, own, self._rules_for(kwargs), part) if any(own) else []
+            return everything(len(text), [(start, end, weights[int(place) - 1]) for start, end, place in found])
+        rules = self._rules_for(kwargs)
+        spans = find_spans(marked, roles, weights, rules, part)
+        if rules.after and not all(text.endswith(rules.ends, start, end) for start, end, _ in spans):
+            counts["open_ended"] += 1
+        if self._whole_turns:
+            return spans
+        leave = {"reasoning": not self._spec.train_on_reasoning, "empty": not self._spec.train_on_boilerplate}
+        return leave_out(spans, text, turns, self._thoughts_for(kwargs), again, **leave)
 
     def _notice(self, turns: Sequence[Message], marked: Marked, counts: Counter[str]) -> None:
         """Find out that the template leaves a field of an answer out.
@@ -128,11 +160,13 @@ class ChatRows:
         return self._template.render(messages, tools, kwargs).text
 
     def _turns(self, item: Conversation, counts: Counter[str]) -> tuple[Message, ...] | Skip:
-        """The turns up to the last answer."""
+        """The turns up to the last answer; all of them where everything is trained."""
         turns = item.messages
         last = len(turns) - 1
         while last >= 0 and turns[last].role != "assistant":
             last -= 1
+        if self._everything:
+            return turns or Skip(item.origin, "empty", "there are no messages")
         if last < 0:
             return Skip(item.origin, "no_assistant_turn")
         if last + 1 == len(turns):
@@ -147,10 +181,17 @@ class ChatRows:
         return self._rules_for({}).ends
 
     def _rules_for(self, kwargs: Mapping[str, Any]) -> TurnRules:
-        key = json.dumps(dict(kwargs), sort_keys=True, default=str) if kwargs else ""
+        key = _key(kwargs)
         if key not in self._rules:
             self._rules[key] = TurnProbe(self._template, self._shape, kwargs, self._added).rules()
         return self._rules[key]
+
+    def _thoughts_for(self, kwargs: Mapping[str, Any]) -> ThoughtRules:
+        key = _key(kwargs)
+        if key not in self._thoughts:
+            probe = TurnProbe(self._template, self._shape, kwargs, self._added)
+            self._thoughts[key] = find_thoughts(probe, self._rules_for(kwargs))
+        return self._thoughts[key]
 
     def check(self) -> None:
         """Make sure that turns can be told apart and end with a token.
@@ -159,7 +200,7 @@ class ChatRows:
             RenderError: They cannot; one sentence says why.
         """
         rules = self._rules_for({})
-        if not rules.ends and not rules.tagged:
+        if not rules.ends and not rules.tagged and not self._everything:
             raise RenderError(
                 "the chat template ends assistant turns with no end-of-turn token, so the model would never learn to stop",
                 hint="write the tokenizer's end-of-turn token, such as {{ eos_token }}, after the content of assistant turns",
@@ -180,10 +221,15 @@ class ChatRows:
             )
 
 
+def _key(kwargs: Mapping[str, Any]) -> str:
+    return json.dumps(dict(kwargs), sort_keys=True, default=str) if kwargs else ""
+
+
 class CompletionRows:
     """Prompts and completions: two pieces as at inference, the prompt with the tokenizer's own beginning, and the end of text."""
 
     def __init__(self, spec: RenderSpec, engine: Engine) -> None:
+        self._everything = spec.train_on == "everything"
         self._prefix = tuple(Piece("", (token,), (0,)) for token in engine.prefix())
         eos = spec.files.special_tokens.get("eos_token")
         token = None if eos is None else engine.token_id(eos)
@@ -198,4 +244,4 @@ class CompletionRows:
             return Skip(item.origin, "empty", "the completion is empty")
         pieces = (*self._prefix, Piece(prompt), Piece(completion), *self._suffix)
         text = "".join(piece.text for piece in pieces)
-        return Job(text, [(len(prompt), len(text), 1.0)], pieces)
+        return Job(text, [(0 if self._everything else len(prompt), len(text), 1.0)], pieces)

@@ -66,12 +66,23 @@ def find_spans(
             if rules.swallows and index + 1 < len(roles) and roles[index + 1] == "tool":
                 raise Unproved("spans_unproved", f"the template writes tool results into message {index}, which called them")
             bare = index > 0 and roles[index - 1] in rules.bare
-            spans.append((_opened(marked.text, start, end, rules, bare), _closed(marked.text, start, end, rules), weight))
+            spans.append((opened(marked.text, start, end, rules, bare), _closed(marked.text, start, end, rules), weight))
     return spans
 
 
-def _opened(text: str, start: int, end: int, rules: TurnRules, bare: bool) -> int:
-    """Where the model begins to write inside a region."""
+def opened(text: str, start: int, end: int, rules: TurnRules, bare: bool) -> int:
+    """Where the model begins to write inside a region.
+
+    Args:
+        text: The render.
+        start: Where the region begins,
+        end: and ends.
+        rules: How turns begin.
+        bare: The turn may begin with nothing.
+
+    Raises:
+        Unproved: It begins with no generation prompt.
+    """
     for opening in rules.openings:
         if text.startswith(opening, start, end):
             return start + len(opening)
@@ -117,6 +128,20 @@ def _prefix_span(text: str, index: int, weight: float, rules: TurnRules, prefix:
     if not (text.startswith(upto) and upto.startswith(before)):
         raise Unproved("spans_unproved", "the render of a part of the conversation is not a part of its render")
     return len(before), _closed(text, len(before), len(upto), rules), weight
+
+
+def everything(length: int, spans: Sequence[Span]) -> list[Span]:
+    """All of a text as one span, but for stretches that have a weight of their own.
+
+    Args:
+        length: The length of the text.
+        spans: Those stretches, in order; weight 0 is context.
+    """
+    found, at = [], 0
+    for start, end, weight in (*spans, (length, length, 0.0)):
+        found += [(at, start, 1.0), (start, end, weight)]
+        at = end
+    return [span for span in found if span[0] < span[1] and span[2]]
 
 
 def message_weights(turns: Sequence[Message], *, last_only: bool) -> list[float]:

@@ -25,22 +25,27 @@ class RenderSpec:
 
     Attributes:
         files: The tokenizer and the chat template.
-        train_on: Which turns are trained when a message does not say so itself.
+        train_on: Which turns are trained when a message does not say so itself; `everything` is all tokens but the first.
+        train_on_reasoning: Whether the reasoning of a trained turn is trained, or is context.
+        train_on_boilerplate: Whether an empty block of reasoning that the template writes by itself is trained, or is context.
         max_length: The most tokens of an example.
         overlong: What becomes of a longer row: cut at the end, dropped, or an error.
         trailing: What becomes of messages after the last assistant turn.
-        control_tokens_in_content: What becomes of content that spells a control token.
+        control_tokens_in_content: What becomes of content that spells a control token: it stays text, it is encoded as
+            that token, or the row is skipped.
         template_kwargs: Arguments of every render.
         date: The day that templates which read the clock are told.
         fast: The fast token engine: yes, no, or None for "where it gives the reference's ids". Not part of the identity.
     """
 
     files: TokenizerFiles
-    train_on: Literal["all_assistant_messages", "last_assistant_message"] = "all_assistant_messages"
+    train_on: Literal["all_assistant_messages", "last_assistant_message", "everything"] = "all_assistant_messages"
+    train_on_reasoning: bool = True
+    train_on_boilerplate: bool = True
     max_length: int = 2048
     overlong: Literal["truncate", "drop", "raise"] = "truncate"
     trailing: Literal["trim", "skip"] = "trim"
-    control_tokens_in_content: Literal["text", "skip"] = "text"
+    control_tokens_in_content: Literal["text", "allow", "skip"] = "text"
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     date: str | None = None
     fast: bool | None = None
@@ -51,6 +56,8 @@ class RenderSpec:
         return cls(
             files=files,
             train_on=data.train_on,
+            train_on_reasoning=data.train_on_reasoning,
+            train_on_boilerplate=data.train_on_boilerplate,
             max_length=data.max_length,
             overlong=data.overlong,
             trailing=data.trailing,
@@ -71,6 +78,8 @@ class RenderSpec:
             "template_kwargs": digest_bytes(json.dumps(dict(self.template_kwargs), sort_keys=True, default=str).encode()),
             "date": self.date or "",
             "train_on": self.train_on,
+            "train_on_reasoning": str(self.train_on_reasoning).lower(),
+            "train_on_boilerplate": str(self.train_on_boilerplate).lower(),
             "max_length": str(self.max_length),
             "overlong": self.overlong,
             "trailing": self.trailing,

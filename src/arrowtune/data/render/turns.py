@@ -62,11 +62,11 @@ class TurnProbe:
         bare: set[str] = set()
         structural, tagged = False, False
         for turns, tools in _openings():
-            full = self._render([*turns, Message("assistant", "Alpha")], tools)
+            full = self.render([*turns, Message("assistant", "Alpha")], tools)
             if full is None:
                 continue
             tagged = tagged or bool(full.generations)
-            prompt = self._render(turns, tools, open_turn=True)
+            prompt = self.render(turns, tools, open_turn=True)
             region = _region(full, len(turns))
             if region is None or prompt is None:
                 continue
@@ -89,7 +89,8 @@ class TurnProbe:
             tagged=tagged,
         )
 
-    def _render(self, turns: Sequence[Message], tools: Any = None, *, open_turn: bool = False) -> Marked | None:
+    def render(self, turns: Sequence[Message], tools: Any = None, *, open_turn: bool = False) -> Marked | None:
+        """The render of turns; None where the template refuses them."""
         return try_render(self._template, self._shape, turns, tools=tools, kwargs=self._kwargs, open_turn=open_turn)
 
     def _ends(self) -> tuple[set[str], bool]:
@@ -110,7 +111,7 @@ class TurnProbe:
         ends: set[str] = set()
         swallows = False
         for content in ("", None):
-            full = self._render([USER, call_of(content, ARGUMENTS), TOOL], TOOLS)
+            full = self.render([USER, call_of(content, ARGUMENTS), TOOL], TOOLS)
             for index, start, end in full.regions if full is not None else ():
                 written = full.text[start:end].rstrip() if full is not None and index == 1 else ""
                 if str(TOOL.content) in written:
@@ -142,7 +143,7 @@ class TurnProbe:
 
     def _shared(self, header: str, prompt: str) -> str:
         """The longest common beginning of two texts that cuts no added token of the second in two."""
-        length, at = len(_common_prefix([header, prompt])), 0
+        length, at = len(common_prefix([header, prompt])), 0
         while at < length:
             token = self._token_at(prompt, at)
             if token is not None and at + len(token) > length:
@@ -160,24 +161,24 @@ class TurnProbe:
             texts = []
             for said in _ANSWERS if answer else _QUESTIONS:
                 then = [USER, Message("assistant", "Omega")] if answer else [Message("assistant", "Omega")]
-                full = self._render([*turns, Message(role, said), *then], tools)
+                full = self.render([*turns, Message(role, said), *then], tools)
                 if full is not None and (region := _region(full, len(turns), own=role)) is not None:
                     texts.append(full.text[region[0] : region[1]])
             if len(texts) == len(_ANSWERS):
-                found.add(_common_prefix(texts))
+                found.add(common_prefix(texts))
         return {header for header in found if header.strip()}
 
     def _answers(self) -> Iterator[tuple[Marked, tuple[int, int]]]:
         """Plain assistant turns, the last one and earlier ones, with the renders they stand in."""
         for turns, tools in _openings():
             for after in ([], [USER, Message("assistant", "7even")], [USER]):
-                full = self._render([*turns, Message("assistant", "Alpha"), *after], tools)
+                full = self.render([*turns, Message("assistant", "Alpha"), *after], tools)
                 if full is None:
                     continue
                 region = _region(full, len(turns))
                 if not full.regions:  # nothing is marked: the turn is what prefixes leave
-                    before = self._render(turns, tools, open_turn=True)
-                    upto = self._render([*turns, Message("assistant", "Alpha")], tools)
+                    before = self.render(turns, tools, open_turn=True)
+                    upto = self.render([*turns, Message("assistant", "Alpha")], tools)
                     if before is not None and upto is not None and upto.text.startswith(before.text):
                         region = len(before.text), len(upto.text)
                 if region is not None:
@@ -187,7 +188,7 @@ class TurnProbe:
 def opening_text(template: ChatTemplate, shape: Shape, rules: TurnRules) -> str:
     """Text that holds every token with which the template opens and closes turns."""
     asked = try_render(template, shape, [SYSTEM, USER]) or try_render(template, shape, [USER])
-    shared = _common_prefix(rules.openings) if rules.openings else ""
+    shared = common_prefix(rules.openings) if rules.openings else ""
     return "\0".join([asked.text if asked else "", shared, *rules.ends])
 
 
@@ -206,7 +207,8 @@ def _openings() -> Iterator[tuple[list[Message], Any]]:
     yield [USER], TOOLS
 
 
-def _common_prefix(texts: Sequence[str]) -> str:
+def common_prefix(texts: Sequence[str]) -> str:
+    """The longest text that all begin with."""
     length = next((k for k, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), min(map(len, texts)))
     return texts[0][:length]
 
