@@ -6,22 +6,23 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pyarrow as pa
 
 from arrowtune.data.formats import get_format
-from arrowtune.data.render import Encoded, Renderer, RenderSpec
+from arrowtune.data.render import Encoded, Rendered, Renderer, RenderSpec
 from arrowtune.data.report import BAD_ROW, Tally
 from arrowtune.data.sources import parse
 from arrowtune.data.store_batch import Places, make_batch
 from arrowtune.data.store_format import disk_error, schema
 from arrowtune.data.units import Unit
-from arrowtune.errors import FormatError
+from arrowtune.errors import FormatError, RenderError
 from arrowtune.protocols import Tokens
 from arrowtune.types import Completion, Conversation, Origin, Skip
 
@@ -55,6 +56,21 @@ class Gathered:
     places: list[tuple[int, int, int]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A unit that was read and rendered, or is about to be rendered as it is encoded.
+
+    Attributes:
+        tally: What reading it counted.
+        gathered: Its rows.
+        parts: Their renders, in order.
+    """
+
+    tally: Tally
+    gathered: Gathered
+    parts: Iterable[Rendered]
+
+
 class UnitEncoder:
     """Encodes units by one recipe, and keeps the renderer between them."""
 
@@ -80,17 +96,56 @@ class UnitEncoder:
             StoreError: The disk refuses.
             SourceError: A file changed since it was cut.
         """
-        path = unit_file(self._recipe.folder, unit)
-        found = read_tally(path)
-        if found is not None:
-            return found
-        tally, gathered = self.gather(unit)
-        self._check_template(gathered)
-        encoded = self._encode(gathered.items, sum(piece.stop - piece.start for piece in unit.pieces))
+        found = self.found(unit)
+        return found if found is not None else self.finish(unit, self._begin(unit))
+
+    def found(self, unit: Unit) -> Tally | None:
+        """What an earlier run counted of a unit that it finished."""
+        return read_tally(unit_file(self._recipe.folder, unit))
+
+    def load(self) -> Thread | None:
+        """Begin to load the token engine in a thread; `begin` may be called meanwhile, and `loaded` once the thread has ended.
+
+        Returns:
+            The thread, or None where nothing is to be loaded.
+        """
+        with contextlib.suppress(RenderError):  # Raised again for the first unit that holds a row.
+            return self.renderer.engine.load()
+        return None
+
+    def loaded(self) -> None:
+        """The thread of `load` has ended."""
+        self.renderer.engine.loaded()
+
+    def begin(self, unit: Unit) -> Begun:
+        """Read and render a unit, as far as it goes without the token engine.
+
+        Raises:
+            RenderError: The template cannot be used.
+            SourceError: A file changed since it was cut.
+            StillLoading: The engine is needed, and it is loading.
+        """
+        begun = self._begin(unit)
+        return Begun(begun.tally, begun.gathered, list(begun.parts))
+
+    def finish(self, unit: Unit, begun: Begun) -> Tally:
+        """Encode what was begun into the unit's file.
+
+        Raises:
+            RenderError: A row is too long and that is an error.
+            StoreError: The disk refuses.
+        """
+        tally, gathered = begun.tally, begun.gathered
+        encoded = _joined(begun.parts, self.renderer)
         self._account(encoded, gathered, tally)
         tally.engine = self.renderer.engine.reason if tally.tokens else ""
-        _write(path, _batch(encoded, gathered, tally), tally)
+        _write(unit_file(self._recipe.folder, unit), _batch(encoded, gathered, tally), tally)
         return tally
+
+    def _begin(self, unit: Unit) -> Begun:
+        tally, gathered = self.gather(unit)
+        self._check_template(gathered)
+        return Begun(tally, gathered, self._render(gathered.items, sum(piece.stop - piece.start for piece in unit.pieces)))
 
     def gather(self, unit: Unit) -> tuple[Tally, Gathered]:
         """Read the rows of a unit and parse them; those that are not of the format are counted."""
@@ -126,22 +181,11 @@ class UnitEncoder:
             self.renderer.check_template()
             self._checked = True
 
-    def _encode(self, items: Sequence[Conversation | Completion], size: int) -> Encoded:
-        """Encode in parts of about the same size: what rendering needs beside the result is bounded by a part."""
+    def _render(self, items: Sequence[Conversation | Completion], size: int) -> Iterator[Rendered]:
+        """Render in parts of about the same size: what encoding needs beside the result is bounded by a part."""
         rows = max(1, len(items) * _PART_BYTES // max(1, size))
-        parts = [self.renderer.encode(items[start : start + rows]) for start in range(0, max(1, len(items)), rows)]
-        lengths = [np.diff(part.offsets) for part in parts]
-        counts: Counter[str] = Counter()
-        for part in parts:
-            counts.update(part.counts)
-        return Encoded(
-            input_ids=np.concatenate([part.input_ids for part in parts]),
-            loss_weights=np.concatenate([part.loss_weights for part in parts]),
-            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))]),
-            kept=np.concatenate([part.kept + number * rows for number, part in enumerate(parts)]),
-            skips=[skip for part in parts for skip in part.skips],
-            counts=dict(counts),
-        )
+        for start in range(0, max(1, len(items)), rows):
+            yield self.renderer.render(items[start : start + rows])
 
     @staticmethod
     def _account(encoded: Encoded, gathered: Gathered, tally: Tally) -> None:
@@ -160,6 +204,31 @@ class UnitEncoder:
         tally.fractional = bool(((weights != 0) & (weights != 1)).any())
         tally.counts.update(encoded.counts)
         tally.sort()
+
+
+def _joined(parts: Iterable[Rendered], renderer: Renderer) -> Encoded:
+    """The tokens of parts that follow each other."""
+    ids, weights, lengths, kept = [], [], [np.zeros(0, np.int64)], []
+    skips: list[Skip] = []
+    counts: Counter[str] = Counter()
+    rows = 0
+    for part in parts:
+        encoded = renderer.tokenise(part)
+        ids.append(encoded.input_ids)
+        weights.append(encoded.loss_weights)
+        lengths.append(np.diff(encoded.offsets))
+        kept.append(encoded.kept + rows)
+        skips += encoded.skips
+        counts.update(encoded.counts)
+        rows += len(part)
+    return Encoded(
+        input_ids=np.concatenate(ids),
+        loss_weights=np.concatenate(weights),
+        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))]),
+        kept=np.concatenate(kept),
+        skips=skips,
+        counts=dict(counts),
+    )
 
 
 def _batch(encoded: Encoded, gathered: Gathered, tally: Tally) -> pa.RecordBatch:

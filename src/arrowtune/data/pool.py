@@ -1,38 +1,26 @@
-"""Worker processes that encode units: light, watched, and gone when the parent is."""
+"""Processes that encode units: light, watched, and gone when the parent is."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-import pyarrow as pa
-
 from arrowtune.data.encode import Recipe, UnitEncoder
 from arrowtune.data.report import Tally
 from arrowtune.data.units import Unit
 from arrowtune.data.warm import warm_up
-from arrowtune.errors import ArrowtuneError, WorkerLost
-
-_AHEAD = 2
-"""Units a worker holds: the one it works on, and the next."""
-
-_UNITS_BETWEEN = 4
-"""Units after which a worker gives freed memory back: more often costs more than the units' own work allows."""
-
-_M_ARENA_MAX = -8  # From malloc.h.
+from arrowtune.data.worker import AHEAD, CANNOT_FORK, host, solo
+from arrowtune.errors import WorkerLost
 
 Done = tuple[Unit, Tally]
 
@@ -63,77 +51,137 @@ def encode_by(workers: int, recipe: Recipe, units: Iterator[Unit]) -> Iterator[D
         ArrowtuneError: What a worker raised.
         WorkerLost: A worker died; the message names what it was working on.
     """
-    pool = _start(workers, recipe)
+    crew = _Crew(workers, recipe)
     try:
         for unit in units:
-            yield from _collect(pool, block=all(len(worker.held) >= _AHEAD for worker in pool))
-            worker = min(pool, key=lambda one: len(one.held))
-            worker.give(unit)
-        while any(worker.held for worker in pool):
-            yield from _collect(pool, block=True)
+            yield from crew.collect(block=all(len(worker.held) >= AHEAD for worker in crew.workers))
+            min(crew.workers, key=lambda worker: len(worker.held)).give(unit)
+        while any(worker.held for worker in crew.workers):
+            yield from crew.collect(block=True)
     finally:
-        for worker in pool:
-            worker.stop()
+        crew.stop()
 
 
 @dataclass(slots=True)
 class _Worker:
-    process: BaseProcess
     pipe: Connection
     held: list[Unit] = field(default_factory=list)
 
     def give(self, unit: Unit) -> None:
-        try:
-            self.pipe.send(unit)
-        except OSError:
-            raise self.lost() from None
         self.held.append(unit)
+        with suppress(OSError):  # It is gone: its pipe says so when it is read.
+            self.pipe.send(unit)
 
-    def take(self) -> Done:
+
+class _Crew:
+    """Some workers, and the processes that they are or that started them."""
+
+    def __init__(self, workers: int, recipe: Recipe) -> None:
+        warm_up()
+        self._context = multiprocessing.get_context("forkserver")
+        self._recipe = pickle.dumps(recipe)
+        self._processes: list[BaseProcess] = []
+        self._control: Connection | None = None
+        self._fates: dict[int, int] = {}
+        self.workers: list[_Worker] = []
+        # Only Linux lets a forked worker end with the process that forked it.
+        if sys.platform == "linux":
+            self._start_host(workers)
+        else:
+            self._start_alone(workers)
+
+    def collect(self, *, block: bool) -> list[Done]:
+        """What workers have finished; waits for at least one if `block`."""
+        while True:
+            busy: dict[Any, int] = {worker.pipe: number for number, worker in enumerate(self.workers) if worker.held}
+            ready = wait([*busy, *([self._control] if self._control else ())], timeout=None if block else 0)
+            if self._control in ready:
+                self._listen()
+            elif ready or not block:
+                return [self._take(busy[pipe]) for pipe in ready]
+
+    def stop(self) -> None:
+        """Let every process end: those that are idle by themselves."""
+        for worker in self.workers:
+            worker.pipe.close()
+        if any(worker.held for worker in self.workers):
+            for process in self._processes:
+                process.terminate()
+                process.join(timeout=10)
+
+    def _start_host(self, workers: int) -> None:
+        pairs = [self._context.Pipe() for _ in range(workers)]
+        self._control, theirs = self._context.Pipe()
+        self._spawn(host, theirs, [pair[1] for pair in pairs], self._recipe)
+        self.workers = [_Worker(pair[0]) for pair in pairs]
+
+    def _start_alone(self, workers: int) -> None:
+        for _ in range(workers):
+            ours, theirs = self._context.Pipe()
+            self._spawn(solo, theirs, self._recipe)
+            self.workers.append(_Worker(ours))
+
+    def _spawn(self, target: Any, *arguments: Any) -> None:
+        process = self._context.Process(target=target, args=arguments, name="arrowtune-prepare", daemon=True)
+        with _without_main():
+            process.start()
+        self._processes.append(process)
+        for argument in arguments:
+            for pipe in argument if isinstance(argument, list) else [argument]:
+                if isinstance(pipe, Connection):
+                    pipe.close()
+
+    def _listen(self) -> None:
+        """What the host has to say: how a worker ended, or that there will be none."""
+        assert self._control is not None
         try:
-            answer = self.pipe.recv()
+            told = self._control.recv()
         except (EOFError, OSError):
-            raise self.lost() from None
+            self._control = None
+            return
+        if told == CANNOT_FORK:
+            waiting, self._control = self.workers, None
+            self.workers = []
+            self._start_alone(len(waiting))
+            for old, new in zip(waiting, self.workers, strict=True):
+                old.pipe.close()
+                for unit in old.held:
+                    new.give(unit)
+        else:
+            number, status = told
+            self._fates[number] = os.waitstatus_to_exitcode(status)
+
+    def _take(self, number: int) -> Done:
+        worker = self.workers[number]
+        try:
+            answer = worker.pipe.recv()
+        except (EOFError, OSError):
+            raise self._lost(number) from None
         if isinstance(answer, BaseException):
             raise answer
-        return self.held.pop(0), answer
+        return worker.held.pop(0), answer
 
-    def lost(self) -> WorkerLost:
-        self.process.join(timeout=5)
-        code = self.process.exitcode
-        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"exited with code {code}"
-        what = f" while it worked on {self.held[0]}" if self.held else ""
+    def _lost(self, number: int) -> WorkerLost:
+        code = self._exit_code(number)
+        what = self.workers[number].held[0]
+        if code is None or code >= 0:
+            return WorkerLost(
+                f"a worker of prepare exited with code {code} while it worked on {what}", hint="see what it printed above"
+            )
         return WorkerLost(
-            f"a worker of prepare {how}{what}",
+            f"a worker of prepare was killed by {signal.Signals(-code).name} while it worked on {what}",
             hint="the kernel kills a process when memory runs out: fewer data.workers need less; what is finished is kept",
         )
 
-    def stop(self) -> None:
-        self.pipe.close()
-        if self.held:
-            self.process.terminate()
-        self.process.join(timeout=10)
-
-
-def _collect(pool: list[_Worker], *, block: bool) -> list[Done]:
-    """What workers have finished; waits for at least one if `block`."""
-    by_pipe: dict[Any, _Worker] = {worker.pipe: worker for worker in pool if worker.held}
-    return [by_pipe[pipe].take() for pipe in wait(list(by_pipe), timeout=None if block else 0)]
-
-
-def _start(workers: int, recipe: Recipe) -> list[_Worker]:
-    warm_up()
-    context = multiprocessing.get_context("forkserver")
-    pool = []
-    with _without_main():
-        for number in range(workers):
-            ours, theirs = context.Pipe()
-            arguments = (theirs, pickle.dumps(recipe))
-            process = context.Process(target=_work, args=arguments, name=f"arrowtune-prepare-{number}", daemon=True)
-            process.start()
-            theirs.close()
-            pool.append(_Worker(process, ours))
-    return pool
+    def _exit_code(self, number: int) -> int | None:
+        while self._control is not None and number not in self._fates and self._control.poll(5):
+            self._listen()
+        if number in self._fates:
+            return self._fates[number]
+        # The workers' own processes are the last ones; where a host forked them it is the only one.
+        process = self._processes[max(number - len(self.workers), -len(self._processes))]
+        process.join(timeout=5)
+        return process.exitcode
 
 
 @contextmanager
@@ -148,71 +196,3 @@ def _without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-def _work(pipe: Connection, recipe: bytes) -> None:
-    """A worker: units in, tallies out, until the pipe closes."""
-    _die_with_parent()
-    # There is a worker for every core: threads of the token engine would only stand in each other's way.
-    os.environ.setdefault("RAYON_NUM_THREADS", "1")
-    give_back = _lean_memory()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        # The terminal sends ^C to everyone; the parent ends its workers itself.
-        signal.signal(signum, signal.SIG_IGN if signum == signal.SIGINT else signal.SIG_DFL)
-    encoder = UnitEncoder(pickle.loads(recipe))
-    # Between two units nothing is left but cycles of the template engine: they are collected there, all at once.
-    gc.disable()
-    while True:
-        try:
-            unit = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            answer: Tally | BaseException = encoder.run(unit)
-        except ArrowtuneError as error:
-            answer = error
-        except Exception as error:  # noqa: BLE001 - the parent raises it, with the place
-            answer = WorkerLost(f"a worker of prepare failed on {unit}: {type(error).__name__}: {error}")
-        try:
-            pipe.send(answer)
-        except OSError:
-            return
-        give_back()
-
-
-def _lean_memory() -> Callable[[], None]:
-    """Keep a worker as small as its units are, however many it does.
-
-    Returns:
-        What gives freed memory back to the system; to be called after every unit.
-    """
-    pool, trim = pa.default_memory_pool(), None
-    if sys.platform == "linux":
-        library = ctypes.CDLL(None)
-        with contextlib.suppress(AttributeError):  # A C library without these.
-            library.mallopt(_M_ARENA_MAX, 1)
-            trim = library.malloc_trim
-
-    done = 0
-
-    def give_back() -> None:
-        nonlocal done
-        done += 1
-        if done == 1:
-            # The engines and the template stay for good: looking through them again would find nothing.
-            gc.collect()
-            gc.freeze()
-        if done % _UNITS_BETWEEN:
-            return
-        gc.collect()
-        pool.release_unused()
-        if trim is not None:
-            trim(0)
-
-    return give_back
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to end this process with the server that forked it, which ends with the user's process."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)

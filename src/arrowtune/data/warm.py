@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from multiprocessing import forkserver
 
-WORKER_MODULE = "arrowtune.data.pool"
+WORKER_MODULE = "arrowtune.data.worker"
 
 
 def warm_up() -> None:

@@ -11,18 +11,17 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from arrowtune.data.render.open import byte_lengths, open_fast, open_reference
 from arrowtune.data.tokenizer import TokenizerFiles
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
-
-_UNKNOWN = -(1 << 40)
-"""The length of a token that does not spell its bytes: no row that holds one can add up."""
 
 DISAGREES = "it gives other ids than the reference engine for this tokenizer"
 """Why the fast engine is not used where the two were compared."""
@@ -79,6 +78,10 @@ class Piece:
     starts: tuple[int, ...] = ()
 
 
+class StillLoading(Exception):
+    """An engine that is loading in another thread was asked for tokens."""
+
+
 class Engine:
     """Encodes with added tokens and without special ones around.
 
@@ -91,13 +94,42 @@ class Engine:
         self._files = files
         self._wish = fast
         self._by_text = {token.text: token.id for token in files.added}
+        self._loading: Thread | None = None
+
+    def load(self) -> Thread | None:
+        """Begin to load the fast engine in a thread, so that this one can do something else meanwhile.
+
+        Until `loaded` is called no text is encoded, and so no other thread is started: a process that has joined this one
+        may be forked.
+
+        Returns:
+            The thread; None where there is no fast engine to load.
+        """
+        if self._wish is False:
+            return None
+        self._loading = Thread(target=lambda: self._opened, name="loading the token engine")
+        self._loading.start()
+        if self._wish is None:
+            _ = self._expected
+        return self._loading
+
+    def loaded(self) -> None:
+        """The thread of `load` has ended: use what it loaded."""
+        self._loading = None
+        if self._opened[0] is not None:
+            _ = self._lengths
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        """The fast engine or None, and why there is none. Loading takes a second: it is done with the first text."""
+        return open_fast(self._files)
 
     @cached_property
     def _choice(self) -> tuple[Any, str]:
-        """The fast engine or None, and why it is not used. Loading takes a second: it is done with the first text."""
+        """The fast engine or None, and why it is not used."""
         if self._wish is False:
             return None, ""
-        fast, reason = _open_fast(self._files)
+        fast, reason = self._opened
         if self._wish is None and fast is not None and not self._agrees(fast):
             return None, DISAGREES
         return fast, reason
@@ -108,7 +140,13 @@ class Engine:
 
     @property
     def fast(self) -> bool:
-        """Whether the fast engine is used."""
+        """Whether the fast engine is used.
+
+        Raises:
+            StillLoading: That is not known yet.
+        """
+        if self._loading is not None:
+            raise StillLoading
         return self._choice[0] is not None
 
     @property
@@ -118,22 +156,23 @@ class Engine:
 
     @cached_property
     def _reference(self) -> Any:
-        return _open_reference(self._files)
+        return open_reference(self._files)
 
     @cached_property
     def _plain(self) -> Any:
         """The reference engine without its added vocabulary."""
-        return _open_reference(self._files, added=False)
+        return open_reference(self._files, added=False)
 
     @cached_property
     def _lengths(self) -> Int64:
-        return _byte_lengths(self._files, self._fast)
+        return byte_lengths(self._files, self._opened[0])
 
     def encode(self, texts: Sequence[str]) -> Ids:
         """Encode texts as the tokenizer does, without the tokens that it adds around.
 
         Raises:
             UnicodeEncodeError: A text holds a lone surrogate.
+            StillLoading: As `fast`.
         """
         sizes = np.array([len(text) if text.isascii() else len(text.encode()) for text in texts], np.int64)
         base = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
@@ -177,7 +216,7 @@ class Engine:
 
     def prefix(self) -> list[int]:
         """The tokens that the tokenizer puts before a text of its own accord, such as BOS."""
-        tokenizer = _open_reference(self._files, post_processor=True)
+        tokenizer = open_reference(self._files, post_processor=True)
         with_them, without = (tokenizer.encode("a", add_special_tokens=flag).ids for flag in (True, False))
         at = next((k for k in range(len(with_them)) if with_them[k : k + len(without)] == without), 0)
         return list(with_them[:at])
@@ -195,11 +234,15 @@ class Engine:
         """The text of every single id, for people; bytes that are no whole character show as U+FFFD."""
         return [self.decode([token]) for token in ids]
 
+    @cached_property
+    def _expected(self) -> Ids:
+        """What the reference engine makes of the texts that the engines are compared on."""
+        texts = _compared(self._files)
+        return self._refer(texts, np.zeros(len(texts) + 1, np.int64))
+
     def _agrees(self, fast: Any) -> bool:
-        texts = [*NASTY, "".join(NASTY), *(f"a {token.text} b{token.text}c" for token in self._files.added[:64])]
-        ids, offsets = _flat(fast, texts)
-        slow = self._refer(texts, np.zeros(len(texts) + 1, np.int64))
-        return bool(np.array_equal(ids, slow.ids) and np.array_equal(offsets, slow.offsets))
+        ids, offsets = _flat(fast, _compared(self._files))
+        return bool(np.array_equal(ids, self._expected.ids) and np.array_equal(offsets, self._expected.offsets))
 
     def _refer(self, texts: Sequence[str], base: Int64) -> Ids:
         encodings = self._reference.encode_batch(list(texts), add_special_tokens=False)
@@ -234,6 +277,10 @@ class Engine:
         return Ids(ids, offsets, starts, fast.base, len(wrong))
 
 
+def _compared(files: TokenizerFiles) -> list[str]:
+    return [*NASTY, "".join(NASTY), *(f"a {token.text} b{token.text}c" for token in files.added[:64])]
+
+
 def _flat(fast: Any, texts: Sequence[str]) -> tuple[Int32, Int64]:
     ids, offsets = fast.encode_batch_flat(list(texts), add_special_tokens=False)
     return np.frombuffer(ids, np.uint32).astype(np.int32), np.frombuffer(offsets, np.uint64).astype(np.int64)
@@ -244,55 +291,3 @@ def utf8_places(text: str) -> Int64:
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-
-
-def _open_fast(files: TokenizerFiles) -> tuple[Any, str]:
-    if files.alphabet == "other" or files.normalizer == "other":
-        return None, "its tokens do not spell the bytes of the text"
-    try:
-        import fastokens
-    except ImportError:
-        return None, "the package fastokens is not installed"
-    try:
-        return fastokens.Tokenizer.from_file(str(files.json_path)), ""
-    except Exception as error:  # noqa: BLE001 - the engine refuses tokenizers that it does not know, each in its own way
-        return None, f"fastokens cannot load this tokenizer: {error}"
-
-
-def _open_reference(files: TokenizerFiles, *, added: bool = True, post_processor: bool = False) -> Any:
-    import tokenizers
-
-    if added:
-        tokenizer = tokenizers.Tokenizer.from_file(str(files.json_path))
-    else:
-        import json
-
-        tree = json.loads(files.json_path.read_bytes())
-        tokenizer = tokenizers.Tokenizer.from_str(json.dumps({**tree, "added_tokens": []}))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    if not post_processor:
-        # A post-processor may trim spaces off the offsets it reports; a token must begin where its bytes begin.
-        tokenizer.post_processor = tokenizers.processors.Sequence([])
-    return tokenizer
-
-
-def _byte_lengths(files: TokenizerFiles, fast: Any) -> Int64:
-    """int64[vocabulary]: how many bytes of the text every token covers."""
-    lengths = np.full(files.vocab_size, _UNKNOWN, np.int64)
-    spell = len if files.alphabet == "bytes" else _piece_length
-    name = fast.id_to_token
-    for token in range(files.vocab_size):
-        if (text := name(token)) is not None:
-            lengths[token] = spell(text)
-    for entry in files.added:
-        lengths[entry.id] = len(entry.text.encode())
-    if (unknown := files.special_tokens.get("unk_token")) is not None and (token := fast.token_to_id(unknown)) is not None:
-        lengths[token] = _UNKNOWN
-    return lengths
-
-
-def _piece_length(piece: str) -> int:
-    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
-        return 1
-    return len(piece.replace("\u2581", " ").encode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +22,28 @@ from arrowtune.errors import RenderError
 from arrowtune.types import Completion, Conversation, Origin, Skip
 
 Item = Conversation | Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Rows as text with spans, before the token engine has seen them.
+
+    Attributes:
+        origins: Of all rows, skipped ones included.
+        rows: int64[k], which of them the jobs are.
+        jobs: The rows ready for the engine.
+        skips: The others.
+        counts: What rendering met.
+    """
+
+    origins: Sequence[Origin]
+    rows: npt.NDArray[np.int64]
+    jobs: Sequence[Job]
+    skips: list[Skip]
+    counts: Counter[str]
+
+    def __len__(self) -> int:
+        return len(self.origins)
 
 
 class Renderer:
@@ -50,6 +73,14 @@ class Renderer:
             RenderError: There is no template; it reads the clock and no date is set; or a row is longer than
                 `max_length` and `overlong` is `raise`.
         """
+        return self.tokenise(self.render(items))
+
+    def render(self, items: Sequence[Item]) -> Rendered:
+        """The first half of `encode`: texts and spans.
+
+        Raises:
+            RenderError: There is no template, or it reads the clock and no date is set.
+        """
         counts: Counter[str] = Counter()
         skips: list[Skip] = []
         jobs: list[Job] = []
@@ -61,10 +92,19 @@ class Renderer:
             else:
                 jobs.append(job)
                 rows.append(index)
-        tokens = assemble(jobs, self.engine)
-        weights, straddling = weights_of(tokens, jobs)
-        counts.update(straddling=straddling, reference_engine=tokens.referred)
-        return self._fit([items[row].origin for row in rows], np.array(rows, np.int64), tokens, weights, skips, counts)
+        return Rendered([item.origin for item in items], np.array(rows, np.int64), jobs, skips, counts)
+
+    def tokenise(self, rendered: Rendered) -> Encoded:
+        """The second half of `encode`: ids and weights.
+
+        Raises:
+            RenderError: A row is longer than `max_length` and `overlong` is `raise`.
+        """
+        tokens = assemble(rendered.jobs, self.engine)
+        weights, straddling = weights_of(tokens, rendered.jobs)
+        counts = rendered.counts + Counter(straddling=straddling, reference_engine=tokens.referred)
+        origins = [rendered.origins[row] for row in rendered.rows.tolist()]
+        return self._fit(origins, rendered.rows, tokens, weights, list(rendered.skips), counts)
 
     def _job(self, item: Item, counts: Counter[str]) -> Job | Skip:
         if isinstance(item, Completion):

@@ -1,0 +1,108 @@
+"""The token engine is loaded once for all workers; where it cannot be shared, every worker loads its own, to the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from arrowtune.data.config import SourceConfig
+from arrowtune.data.encode import Recipe
+from arrowtune.data.pool import encode_by
+from arrowtune.data.sources import resolve_source
+from arrowtune.data.units import Scan
+from arrowtune.errors import WorkerLost
+from support.prepare import content, prepare, spec, write_big
+
+SHIM = """
+import importlib.machinery, importlib.util, os, sys, threading, time
+from pathlib import Path
+
+others = [path for path in sys.path if path != str(Path(__file__).parent)]
+spec = importlib.machinery.PathFinder.find_spec("fastokens", others)
+engine = sys.modules["fastokens"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(engine)
+real = engine.Tokenizer
+
+class Tokenizer:
+    @staticmethod
+    def from_file(path):
+        with open(os.environ["LOADS"], "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        if os.environ["STARTS"]:
+            threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+        return real.from_file(path)
+
+engine.Tokenizer = Tokenizer
+"""
+"""A module in the place of the engine that notes who loads it, and may start a thread as it does."""
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from support.prepare import prepare
+print(prepare(Path(sys.argv[1]), Path(sys.argv[2]), workers=2).path)
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three units of rows."""
+    return write_big(tmp_path_factory.mktemp("data") / "rows.jsonl", 10)
+
+
+def loads(data: Path, folder: Path, *, starts_a_thread: bool) -> tuple[Path, list[str]]:
+    """Prepare in a process of its own; the store, and the processes that loaded the engine."""
+    shim, log = folder / "shim", folder / "loads"
+    shim.mkdir()
+    (shim / "fastokens.py").write_text(SHIM)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(shim), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+        "LOADS": str(log),
+        "STARTS": "yes" if starts_a_thread else "",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(data), str(folder / "cache")], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip()), log.read_text().split()
+
+
+def test_one_process_loads_the_engine_for_all_workers_and_each_its_own_where_that_is_not_safe(data: Path, tmp_path: Path) -> None:
+    for name in ("shared", "own", "alone"):
+        (tmp_path / name).mkdir()
+    shared, by_host = loads(data, tmp_path / "shared", starts_a_thread=False)
+    own, by_each = loads(data, tmp_path / "own", starts_a_thread=True)
+    assert len(by_host) == 1
+    assert len(set(by_each)) == 3  # The host that found it could not be forked, and two workers.
+    alone = prepare(data, tmp_path / "alone", workers=1).store_path
+    assert content(shared) == content(own) == content(alone)
+
+
+def test_a_host_that_is_killed_is_an_error_that_names_the_unit(data: Path, tmp_path: Path) -> None:
+    units = iter(Scan(resolve_source(SourceConfig(path=str(data)), "rows"), None))
+    done = encode_by(2, Recipe(spec(), "messages", {}, tmp_path), units)
+    next(done)
+    family = psutil.Process().children(recursive=True)
+    host = next(member for member in family if member.ppid() != os.getpid() and member.children())
+    workers = host.children()
+    host.kill()
+    with pytest.raises(WorkerLost, match=r"killed by SIGKILL while it worked on .* from line"):
+        list(done)
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive
+
+
+def test_a_continued_run_loads_nothing_that_it_does_not_need(data: Path, tmp_path: Path) -> None:
+    recipe = Recipe(spec(), "messages", {}, tmp_path)
+    source = resolve_source(SourceConfig(path=str(data)), "rows")
+    first = sorted((unit.index, json.dumps(tally.to_json())) for unit, tally in encode_by(2, recipe, iter(Scan(source, None))))
+    again = sorted((unit.index, json.dumps(tally.to_json())) for unit, tally in encode_by(2, recipe, iter(Scan(source, None))))
+    assert first == again
+    assert len(first) == 3
