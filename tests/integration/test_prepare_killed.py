@@ -24,19 +24,21 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from arrowtune.errors import ArrowtuneError
+from arrowtune.data.lease import Pace
 from support.prepare import prepare
 try:
-    print(json.dumps(prepare(Path(sys.argv[1]), Path(sys.argv[2]), workers=2).to_json()))
+    pace = Pace(**json.loads(sys.argv[3]))
+    print(json.dumps(prepare(Path(sys.argv[1]), Path(sys.argv[2]), workers=2, pace=pace).to_json()))
 except ArrowtuneError as error:
     print(type(error).__name__, error.message, file=sys.stderr)
     sys.exit(error.exit_code)
 """
 
 
-def start(data: Path, cache: Path) -> subprocess.Popen[str]:
+def start(data: Path, cache: Path, **pace: float) -> subprocess.Popen[str]:
     """Prepare in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(data), str(cache)],
+        [sys.executable, "-c", PROGRAM, str(data), str(cache), json.dumps(pace)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -96,6 +98,33 @@ def test_B47_killed_again_and_again_it_gives_the_bytes_of_an_undisturbed_run(
     assert not list((tmp_path / "units").iterdir())
 
 
+def killed_everywhere(folder: Path, every: int) -> dict[str, int]:
+    """Kill a prepare at every so many-th thing that it does to its cache; how far it had come each time."""
+    done = subprocess.run(
+        [sys.executable, "-m", "support.killed_prepare", str(folder), str(every)],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+STAGES = {"begun", "encoding", "merging", "published", "done"}
+
+
+def test_B47_killed_at_some_moments_up_to_the_last_one(tmp_path: Path) -> None:
+    assert {"encoding", "merging", "published", "done"} <= set(killed_everywhere(tmp_path, 11)) <= STAGES
+
+
+@pytest.mark.slow
+def test_B47_killed_at_every_moment(tmp_path: Path) -> None:
+    seen = killed_everywhere(tmp_path, 1)
+    assert set(seen) == STAGES
+    assert sum(seen.values()) > 50
+
+
 def test_B50_a_killed_worker_is_an_error_at_once_that_names_its_unit(data: Path, tmp_path: Path) -> None:
     process = start(data, tmp_path)
     victims: list[psutil.Process] = []
@@ -137,6 +166,32 @@ def test_two_at_once_do_the_work_once(data: Path, undisturbed: dict[str, bytes],
     assert sorted(store["reused"] for store in stores) == [False, True]
     assert stores[0]["path"] == stores[1]["path"]
     assert content(Path(stores[0]["path"])) == undisturbed
+
+
+def test_two_that_do_not_know_of_each_other_corrupt_nothing(data: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    # Each takes the other for dead at first sight, as if both had been asleep.
+    both = [start(data, tmp_path, stale=0, look=0.001) for _ in range(2)]
+    told = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    for out, _ in told:
+        assert content(Path(json.loads(out)["path"])) == undisturbed
+    assert len(list((tmp_path / "stores").iterdir())) == 1
+    assert not list((tmp_path / "units").iterdir())
+
+
+def test_who_waits_takes_over_from_a_process_that_is_stopped(data: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    stopped = start(data, tmp_path)
+    assert wait_until(stopped, lambda: any(tmp_path.glob("units/*/[!.]*.arrow")))
+    os.killpg(stopped.pid, signal.SIGSTOP)
+    waiting = start(data, tmp_path, stale=0.5, look=0.01)
+    out, told = waiting.communicate(timeout=120)
+    assert waiting.returncode == 0, told
+    os.killpg(stopped.pid, signal.SIGCONT)
+    late, told = stopped.communicate(timeout=120)
+    assert stopped.returncode == 0, told
+    stores = [json.loads(out), json.loads(late)]
+    assert [store["reused"] for store in stores] == [False, True]
+    assert content(Path(stores[0]["path"])) == undisturbed == content(Path(stores[1]["path"]))
 
 
 def written(path: Path) -> tuple[int, int, int]:

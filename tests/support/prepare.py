@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arrowtune.data.config import DataConfig, SourceConfig
+from arrowtune.data.lease import USUAL, Pace
 from arrowtune.data.prepare import PreparedStore, PrepareJob, prepare_sources
 from arrowtune.data.progress import Silent
 from arrowtune.data.render import RenderSpec
@@ -75,12 +76,20 @@ def prepare(
     private: Path | None = None,
     progress: Silent | None = None,
     source: dict[str, Any] | None = None,
+    pace: Pace = USUAL,
     **data: Any,
 ) -> PreparedStore:
     """Prepare one source."""
     job = PrepareJob(SourceConfig(path=str(path), **(source or {})), name, role)
     [store] = prepare_sources(
-        [job], rendering or spec(), DataConfig(**data), cache=cache, workers=workers, private=private, progress=progress
+        [job],
+        rendering or spec(),
+        DataConfig(**data),
+        cache=cache,
+        workers=workers,
+        private=private,
+        progress=progress,
+        pace=pace,
     )
     return store
 

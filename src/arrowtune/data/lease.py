@@ -34,6 +34,9 @@ class Pace:
     look: float = 0.5
 
 
+USUAL = Pace()
+
+
 class Lease:
     """The right to work somewhere, as long as the holder lives.
 
@@ -47,7 +50,7 @@ class Lease:
     def __init__(
         self,
         path: Path,
-        pace: Pace = Pace(),
+        pace: Pace = USUAL,
         *,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
@@ -90,7 +93,7 @@ class Lease:
                 descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
             except FileExistsError:
                 found = _read(self.path)
-                if not _is_dead(found):
+                if not is_dead(found):
                     return False
                 self._take_from(found)
                 continue
@@ -145,9 +148,7 @@ class Lease:
 
     def _words(self) -> bytes:
         # Always as long: written over what was there in one go.
-        pid = os.getpid()
-        me = {"token": self._token, "machine": machine(), "pid": pid, "born": born(pid), "beat": f"{self._beats:012d}"}
-        return json.dumps(me, sort_keys=True).encode() + b"\n"
+        return json.dumps({**this_process(), "token": self._token, "beat": f"{self._beats:012d}"}).encode() + b"\n"
 
     def _take_from(self, seen: bytes) -> None:
         """Move a lease out of the way that is given up. One who was quicker gets the new one back that was moved by mistake."""
@@ -163,7 +164,7 @@ class Lease:
 def is_held(path: Path) -> bool:
     """Whether somebody may hold a lease: only its absence, and the death of a process of this machine, say surely not."""
     found = _read(path)
-    return path.exists() and not _is_dead(found)
+    return path.exists() and not is_dead(found)
 
 
 def _read(path: Path) -> bytes:
@@ -181,8 +182,14 @@ def _holder(words: bytes) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _is_dead(words: bytes) -> bool:
-    """Whether this machine knows that the holder is gone."""
+def this_process() -> dict[str, object]:
+    """What tells this process from every other, here and elsewhere, now and later."""
+    pid = os.getpid()
+    return {"machine": machine(), "pid": pid, "born": born(pid)}
+
+
+def is_dead(words: bytes) -> bool:
+    """Whether this machine knows that the process which wrote `this_process` as JSON is gone."""
     holder = _holder(words)
     pid = holder.get("pid")
     return holder.get("machine") == machine() and isinstance(pid, int) and born(pid) != holder.get("born")

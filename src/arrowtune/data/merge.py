@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from arrowtune.data.store_format import schema
+from arrowtune.data.store_format import disk_error, schema
 from arrowtune.data.store_writer import Writer
 from arrowtune.data.units import Unit
 
@@ -53,14 +53,24 @@ def merge(bases: Iterable[Base], folder: Path, writer: Writer, *, fractional: bo
         folder: Holds their files.
         writer: Of the store.
         fractional: Whether the store's weights are floats.
+
+    Raises:
+        StoreError: The disk refuses; `FolderGone` where a unit is not there any more.
     """
     kind = schema(fractional)
     for base in bases:
-        with pa.memory_map(str(folder / f"{base.key}.arrow")) as file, pa.ipc.open_file(file) as reader:
+        with _opened(folder / f"{base.key}.arrow", writer) as file, pa.ipc.open_file(file) as reader:
             for index in range(reader.num_record_batches):
                 batch = reader.get_batch(index)
                 if batch.num_rows:
                     writer.append_batch(_rebased(batch, base, kind))
+
+
+def _opened(path: Path, writer: Writer) -> pa.MemoryMappedFile:
+    try:
+        return pa.memory_map(str(path))
+    except OSError as error:
+        raise disk_error(error, writer.path.parent.parent) from None
 
 
 def _rebased(batch: pa.RecordBatch, base: Base, kind: pa.Schema) -> pa.RecordBatch:

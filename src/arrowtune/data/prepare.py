@@ -6,83 +6,43 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
-from arrowtune.data.config import DataConfig, SourceConfig
+from arrowtune.data.config import DataConfig
 from arrowtune.data.encode import Recipe
 from arrowtune.data.identity import changes, format_of, may_be_there, recipe_parts, with_source
 from arrowtune.data.judge import judge
+from arrowtune.data.lease import USUAL, Pace
 from arrowtune.data.manifest import OF_THIS_MACHINE, manifest_of
 from arrowtune.data.merge import Base, merge
 from arrowtune.data.pool import Done, encode_by, encode_here
+from arrowtune.data.prepared import PreparedStore, PrepareJob, prepared
 from arrowtune.data.progress import Progress, Silent
 from arrowtune.data.reasons import told
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.report import Tally
+from arrowtune.data.shelf import newest
 from arrowtune.data.sources import Source, resolve_source
 from arrowtune.data.store import Store, read_manifest
-from arrowtune.data.store_format import MANIFEST
+from arrowtune.data.store_format import FolderGone
 from arrowtune.data.store_writer import Writer, remove_abandoned
 from arrowtune.data.units import Scan, Unit, digest_only, recall
-from arrowtune.data.workspace import finish, workspace
+from arrowtune.data.workspace import STORES, UNITS, finish, finish_left, mark_of, workspace
 from arrowtune.errors import StoreError
 from arrowtune.fingerprint import Memory, digest_json
+
+__all__ = ["PrepareJob", "PreparedStore", "find_stores", "prepare_sources"]
 
 _SMALL = 2 << 20
 """Sources below so many bytes are prepared in this process: starting workers would take longer."""
 
-
-@dataclass(frozen=True, slots=True)
-class PrepareJob:
-    """One source to prepare: its section of the run file, its name, and its role, `train` or `eval`."""
-
-    config: SourceConfig
-    name: str
-    role: str
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedStore:
-    """A store and how it came to be; the object that `prepare --json` prints for each source.
-
-    Attributes:
-        name, role: Of the source.
-        path: The store's folder.
-        identity: A digest of everything that decides its content.
-        rows_read, rows: Raw rows, and examples made of them.
-        skipped: Rows not used, by reason.
-        tokens, trained_tokens: Of the examples.
-        reused: Whether the store was there.
-        seconds: Wall time of finding or making it.
-        tokens_per_second: Of making it; 0 where it was there.
-    """
-
-    name: str
-    role: str
-    path: str
-    identity: str
-    rows_read: int
-    rows: int
-    skipped: Mapping[str, int]
-    tokens: int
-    trained_tokens: int
-    reused: bool
-    seconds: float
-    tokens_per_second: float
-
-    @property
-    def store_path(self) -> Path:
-        """The store's folder."""
-        return Path(self.path)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+_TRIES = 3
+"""So often a source is begun again whose workspace somebody removed."""
 
 
 def prepare_sources(
@@ -94,6 +54,7 @@ def prepare_sources(
     workers: int,
     private: Path | None = None,
     progress: Progress | None = None,
+    pace: Pace = USUAL,
 ) -> list[PreparedStore]:
     """Find or make the store of every source.
 
@@ -105,6 +66,7 @@ def prepare_sources(
         workers: Worker processes at most.
         private: Where the stores go instead when they are not to be kept.
         progress: Told of the work.
+        pace: How often one who waits for another looks, and when it takes over.
 
     Returns:
         One entry for each job, in order.
@@ -112,7 +74,7 @@ def prepare_sources(
     Raises:
         DataError: A source, its rows, its template, or the cache folder.
     """
-    desk = _Desk(spec, data, cache, private, workers, progress or Silent())
+    desk = _Desk(spec, data, cache, private, workers, progress or Silent(), pace)
     try:
         return [desk.prepare(job) for job in jobs]
     finally:
@@ -125,7 +87,7 @@ def find_stores(jobs: Sequence[PrepareJob], spec: RenderSpec, data: DataConfig, 
     Raises:
         SourceError: A source is not there.
     """
-    desk = _Desk(spec, data, cache, None, 1, Silent())
+    desk = _Desk(spec, data, cache, None, 1, Silent(), USUAL)
     return [desk.find(job) for job in jobs]
 
 
@@ -133,11 +95,18 @@ class _Desk:
     """What all sources of one call share."""
 
     def __init__(
-        self, spec: RenderSpec, data: DataConfig, cache: Path, private: Path | None, workers: int, progress: Progress
+        self,
+        spec: RenderSpec,
+        data: DataConfig,
+        cache: Path,
+        private: Path | None,
+        workers: int,
+        progress: Progress,
+        pace: Pace,
     ) -> None:
-        self._spec, self._data = spec, data
+        self._spec, self._data, self._pace = spec, data, pace
         self._root = private or cache
-        self._stores = self._root / "stores"
+        self._stores = self._root / STORES
         self._anew = data.force_recache or private is not None
         self._workers, self._progress = workers, progress
         self.memory = Memory(self._root / "digests")
@@ -150,22 +119,43 @@ class _Desk:
         reused = path is not None
         if path is None:
             path, reused = self._alone(order, started)
+        else:
+            finish_left(self._workspace(order, forced=False))
         judge(job.name, read_manifest(path), self._data.max_bad_rows)
-        return _prepared(job, path, seconds=time.perf_counter() - started, reused=reused)
+        return prepared(job, path, seconds=time.perf_counter() - started, reused=reused)
 
     def _alone(self, order: _Order, started: float) -> tuple[Path, bool]:
-        """Make the store in a workspace of one's own; another process may have made it while this one waited for that."""
-        files = [file.state.path for file in order.source.files]
-        folder = self._root / "units" / digest_json({**order.recipe, "files": files})
+        """Make the store, in turn with others who would.
+
+        Whoever finishes first removes the workspace. One who was overtaken there, being silent for too long, begins again
+        and finds the store.
+        """
+        for _ in range(_TRIES - 1):
+            try:
+                return self._in_turn(order, started)
+            except FolderGone:
+                self._note(order.job, "another process finished it or cleaned up meanwhile: looking again")
+        return self._in_turn(order, started)
+
+    def _in_turn(self, order: _Order, started: float) -> tuple[Path, bool]:
+        folder = self._workspace(order, forced=self._data.force_recache)
         waits = partial(self._note, order.job, "another process is preparing it: waiting for that one")
-        with workspace(folder, root=self._root, waits=waits):
+        with workspace(folder, root=self._root, waits=waits, pace=self._pace):
             self.memory.refresh()
             path = None if self._anew else self._there(order)
             reused = path is not None
             path = path or self._make(order, folder, started)
             self.memory.save()
             finish(folder)
+        if self._data.force_recache:
+            finish_left(self._workspace(order, forced=False))
         return path, reused
+
+    def _workspace(self, order: _Order, *, forced: bool) -> Path:
+        """Units that were finished before somebody asked for all to be made again are kept apart from those made since."""
+        files = [file.state.path for file in order.source.files]
+        asked = {"forced": True} if forced else {}
+        return self._root / UNITS / digest_json({**order.recipe, "files": files, **asked})
 
     def find(self, job: PrepareJob) -> Path | None:
         """The store of a source if it is there and its files were digested before."""
@@ -179,17 +169,18 @@ class _Desk:
     def _there(self, order: _Order) -> Path | None:
         """The store, if the files are as they were when they were last read."""
         known = recall(order.source, order.job.config.limit, self.memory)
-        return None if known is None else self._readable(self._stores / digest_json(with_source(order.recipe, known)))
+        return None if known is None else self._readable(digest_json(with_source(order.recipe, known)))
 
     def _there_after_digesting(self, order: _Order) -> Path | None:
         """The store, if the files are others, or of another time, with the same content."""
         if not may_be_there(self._stores, order.recipe, order.source):
             return None
         known = digest_only(order.source, order.job.config.limit, self.memory)
-        return self._readable(self._stores / digest_json(with_source(order.recipe, known)))
+        return self._readable(digest_json(with_source(order.recipe, known)))
 
-    def _readable(self, path: Path) -> Path | None:
-        if not (path / MANIFEST).exists():
+    def _readable(self, identity: str) -> Path | None:
+        path = newest(self._stores, identity)
+        if path is None:
             return None
         try:
             Store(path)
@@ -214,10 +205,9 @@ class _Desk:
         judge(job.name, manifest, self._data.max_bad_rows)
         if changed := changes(self._stores, job.name, job.role, parts):
             self._note(job, f"prepared anew, since this changed: {', '.join(changed)}")
-        with Writer(self._stores / identity, fractional=tally.fractional) as writer:
+        with Writer(self._stores / identity, fractional=tally.fractional, mark=mark_of(units)) as writer:
             remove_abandoned(self._stores)
             merge(bases, units, writer, fractional=tally.fractional)
-            # A store that cannot be read is as good as none: whatever is at that place gives way.
             return writer.publish(manifest, history=self._history(order, tally, started), replace=True)
 
     def _encoded(self, recipe: Recipe, units: Iterator[Unit], size: int) -> Iterator[Done]:
@@ -271,21 +261,3 @@ def _gather(done: Iterator[Done], name: str, progress: Progress) -> tuple[list[B
             bases.append(base)
             total.add(own, base.of_pieces())
     return bases, total
-
-
-def _prepared(job: PrepareJob, path: Path, *, seconds: float, reused: bool) -> PreparedStore:
-    manifest = read_manifest(path)
-    return PreparedStore(
-        name=job.name,
-        role=job.role,
-        path=str(path),
-        identity=manifest["identity"],
-        rows_read=manifest["rows_read"],
-        rows=manifest["rows"],
-        skipped=manifest["skipped"],
-        tokens=manifest["tokens"],
-        trained_tokens=manifest["trained_tokens"],
-        reused=reused,
-        seconds=seconds,
-        tokens_per_second=0.0 if reused or not seconds else manifest["tokens"] / seconds,
-    )

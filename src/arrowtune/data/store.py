@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from arrowtune.data.shelf import TOUCH_SECONDS, touch
 from arrowtune.data.store_batch import Places
 from arrowtune.data.store_format import ARRAYS, HISTORY, MANIFEST, STORE_VERSION
 from arrowtune.data.store_writer import Writer
@@ -62,6 +64,7 @@ class Store:
         self._names = [entry["name"] for entry in data]
         self._firsts = np.cumsum([0, *(entry["rows"] for entry in data)], dtype=np.int64)
         self._open: dict[int, _DataFile] = {}
+        self._say_used()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_reopen, (self.path, self.name))
@@ -92,6 +95,8 @@ class Store:
         Raises:
             IndexError: There is no such row.
         """
+        if time.monotonic() > self._used + TOUCH_SECONDS:
+            self._say_used()
         wanted = np.asarray(rows, np.int64)
         if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"rows {wanted.min()} to {wanted.max()} of a store with {len(self)} rows")
@@ -119,6 +124,11 @@ class Store:
         for entry in self.manifest["files"]:
             if digest_file(self.path / entry["name"]) != entry["digest"]:
                 raise StoreError(f"the store {self.path} is damaged: {entry['name']} is not what was written", hint=_AGAIN)
+
+    def _say_used(self) -> None:
+        """So that nobody removes what is read, on whatever machine."""
+        self._used = time.monotonic()
+        touch(self.path)
 
     def _file(self, number: int) -> _DataFile:
         if number not in self._open:

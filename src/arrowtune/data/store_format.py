@@ -50,6 +50,12 @@ def schema(fractional: bool) -> pa.Schema:
     )
 
 
+class FolderGone(StoreError):
+    """A folder of the cache was removed while it was written to: another process finished the same work first, or cleaned up."""
+
+
+_GONE = (errno.ENOENT, errno.ESTALE)
+
 _DISK = {
     errno.ENOSPC: ("has no space left", "free some space, or choose another data.cache_dir; what is finished is kept"),
     errno.EDQUOT: ("is over its quota", "free some space, or choose another data.cache_dir; what is finished is kept"),
@@ -63,5 +69,7 @@ _DISK = {
 
 def disk_error(error: OSError, folder: Path) -> StoreError:
     """What the file system refused, as one sentence with the place and what to do."""
+    if error.errno in _GONE:
+        return FolderGone(f"a part of the cache folder {folder} was removed while it was in use", hint="run the command again")
     what, hint = _DISK.get(error.errno or 0, (f"cannot be written: {error.strerror or error}", "check the disk"))
     return StoreError(f"the cache folder {folder} {what}", hint=hint)

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy.typing as npt
 import pyarrow as pa
 
+from arrowtune.data.discard import discard, remove_gone
+from arrowtune.data.lease import is_dead, this_process
+from arrowtune.data.shelf import newest, vacant
 from arrowtune.data.store_batch import Places, make_batch, measure, parts
 from arrowtune.data.store_files import ArrayFile, DataFile
 from arrowtune.data.store_format import ARRAYS, FILE_BYTES, MANIFEST, STORE_VERSION, disk_error, schema
+from arrowtune.fingerprint import digest_file
 from arrowtune.protocols import Tokens
 
-_TEMPORARY = ".tmp-"
+TEMPORARY = ".tmp-"
+"""How the names of folders begin that are being built."""
+
+_OWNER = ".owner"
 _ABANDONED_SECONDS = 3600
 
 
@@ -35,12 +40,13 @@ class Writer:
         path: The folder that the store becomes.
         fractional: Whether loss weights are floats; else they are 0 and 1 and take a byte each.
         file_bytes: A data file ends with the record batch that reaches this.
+        mark: Becomes a part of the name of the folder that it is built in.
 
     Raises:
         StoreError: The parent folder cannot be written.
     """
 
-    def __init__(self, path: Path, *, fractional: bool = False, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, path: Path, *, fractional: bool = False, file_bytes: int = FILE_BYTES, mark: str = "") -> None:
         self.path = path
         self._schema = schema(fractional)
         self._file_bytes = file_bytes
@@ -50,8 +56,8 @@ class Writer:
         self._weight = 0.0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=path.parent))
-            self._lock = _locked(self._folder)
+            self._folder = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{mark}", dir=path.parent))
+            (self._folder / _OWNER).write_text(json.dumps(this_process()))
             self._arrays = {name: ArrayFile(self._folder / f"{name}.npy", dtype) for name, dtype in ARRAYS.items()}
         except OSError as error:
             raise disk_error(error, path.parent) from None
@@ -119,7 +125,8 @@ class Writer:
             manifest: What is said about it beside the counts that are known here; at least `identity`.
             history: What goes into `prepare.json`.
             path: The final folder, where its name was not known before.
-            replace: Put it in the place of a store that is there; else that one stays and this one is dropped.
+            replace: Where a store of this name is there and is not the same, byte for byte, make this one its next generation;
+                else that one stays and this one is dropped.
 
         Returns:
             The folder.
@@ -139,7 +146,7 @@ class Writer:
                 _write(self._folder / "prepare.json", history)
             _write(self._folder / MANIFEST, {**manifest, **counted, **files})
             _sync(self._folder)
-            _publish(self._folder, self.path, replace=replace)
+            self.path = _publish(self._folder, self.path, replace=replace)
         except OSError as error:
             raise disk_error(error, self.path.parent) from None
         finally:
@@ -154,8 +161,7 @@ class Writer:
             for array in self._arrays.values():
                 array.close()
         self._data = None
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._lock.close()
+        discard(self._folder)
 
     def __enter__(self) -> Writer:
         return self
@@ -185,48 +191,50 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _publish(folder: Path, path: Path, *, replace: bool) -> None:
-    (folder / _LOCK).unlink()
-    if replace and path.exists():
-        # Whoever has the old files mapped keeps them until it lets go.
-        away = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=path.parent))
-        os.rename(path, away / "old")
-        shutil.rmtree(away, ignore_errors=True)
+def _publish(folder: Path, path: Path, *, replace: bool) -> Path:
+    if replace and (there := newest(path.parent, path.name)) is not None and _same(folder, there):
+        return there
+    target = vacant(path.parent, path.name) if replace else path
+    (folder / _OWNER).unlink()
     try:
-        os.rename(folder, path)
+        os.rename(folder, target)
     except OSError:
-        if not (path / MANIFEST).is_file():
+        if not (target / MANIFEST).is_file():
             raise
-        return  # The same identity was published meanwhile: the same bytes.
+        return target  # The same identity was published meanwhile: the same bytes.
     _sync(path.parent)
+    return target
 
 
-_LOCK = ".lock"
-
-
-def _locked(folder: Path) -> BinaryIO:
-    """A lock that ends with this process, so that what a killed one left behind can be told apart."""
-    file = open(folder / _LOCK, "wb")  # noqa: SIM115 - closing it ends the lock
-    with contextlib.suppress(OSError):  # A file system without locks: nothing is cleaned up there.
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return file
+def _same(built: Path, there: Path) -> bool:
+    """Whether a store is as the one that was built, and whole."""
+    try:
+        manifest = (built / MANIFEST).read_bytes()
+        if (there / MANIFEST).read_bytes() != manifest:
+            return False
+        return all(digest_file(there / entry["name"]) == entry["digest"] for entry in json.loads(manifest)["files"])
+    except OSError:
+        return False
 
 
 def remove_abandoned(parent: Path) -> Sequence[Path]:
-    """Remove the folders of writers that died; returns what was removed."""
+    """Remove the folders of writers that died, as far as this machine knows; returns what was removed."""
     removed = []
-    for folder in sorted(parent.glob(f"{_TEMPORARY}*")):
+    remove_gone(parent)
+    for folder in sorted(parent.glob(f"{TEMPORARY}*")):
         try:
-            with open(folder / _LOCK, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-                removed.append(folder)
-        except FileNotFoundError:
-            # Too young to have its lock; or old, and its writer died between giving up the lock and the rename.
-            with contextlib.suppress(OSError):
-                if time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
-                    shutil.rmtree(folder, ignore_errors=True)
-                    removed.append(folder)
+            abandoned = is_dead((folder / _OWNER).read_bytes())
         except OSError:
-            continue  # Alive.
+            # Too young to have an owner; or old, and its writer died between giving that up and the rename.
+            abandoned = _age(folder) > _ABANDONED_SECONDS
+        if abandoned:
+            discard(folder)
+            removed.append(folder)
     return removed
+
+
+def _age(folder: Path) -> float:
+    try:
+        return time.time() - folder.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,65 +1,80 @@
 """Where the finished units of one source are kept until its store is published, and who may work there.
 
-One process works in a workspace at a time, so that two that prepare the same data do not do the work twice. Nothing
-depends on that lock for being right: units have content names, and units and stores appear by one rename.
+One process works in a workspace at a time, so that two that prepare the same data do not do the work twice; a lease beside
+the folder says which. Nothing depends on it for being right: units have content names, and units and stores appear by
+one rename. Where two work at once after all, the slower one finds its folder gone, and the other's store in its place.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from arrowtune.data.discard import discard, remove_gone
+from arrowtune.data.lease import USUAL, Lease, Pace
 from arrowtune.data.store_format import disk_error
+from arrowtune.data.store_writer import TEMPORARY
+
+UNITS, STORES = "units", "stores"
+"""The folders of the cache."""
+
+_LEASE = ".lease"
+
+
+def lease_of(folder: Path) -> Path:
+    """The file beside a workspace that says who works there."""
+    return folder.with_name(f"{folder.name}{_LEASE}")
 
 
 @contextmanager
-def workspace(folder: Path, *, root: Path, waits: Callable[[], None]) -> Iterator[Path]:
+def workspace(folder: Path, *, root: Path, waits: Callable[[], None], pace: Pace = USUAL) -> Iterator[Path]:
     """Have a workspace to oneself; it stays for the next start unless `finish` removes it.
 
     Args:
         folder: The workspace, made where it is missing.
         root: The cache folder, for the error.
         waits: Called when another process works there.
+        pace: How often the lease is changed and looked at.
 
     Raises:
         StoreError: The disk refuses.
     """
+    lease = Lease(lease_of(folder), pace)
     try:
-        descriptor = _locked(folder, waits)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lease.acquire(waits)
     except OSError as error:
         raise disk_error(error, root) from None
-    try:
-        for torn in folder.glob(".tmp-*"):
-            # Whoever wrote it is gone: it held the lock that is ours now.
-            torn.unlink(missing_ok=True)
+    with lease.kept():
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, root) from None
+        for parent, pattern in ((folder, "*"), (root / STORES, f"{mark_of(folder)}*")):
+            # Whoever wrote it is gone, or was silent for so long that it has to begin again.
+            for torn in parent.glob(f"{TEMPORARY}{pattern}"):
+                discard(torn)
         yield folder
-    finally:
-        os.close(descriptor)
+
+
+def mark_of(folder: Path) -> str:
+    """What the names of stores begin with that are built of a workspace's units."""
+    return f"{folder.name[:16]}-"
 
 
 def finish(folder: Path) -> None:
     """Remove a workspace whose units are all in a store."""
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
 
 
-def _locked(folder: Path, waits: Callable[[], None]) -> int:
-    """A descriptor of the folder that holds its lock; released by the kernel when the process ends in any way."""
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waits()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:
-            return descriptor  # A file system without locks: both work, and the first to publish is kept.
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(folder).st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
-        os.close(descriptor)  # It was finished and removed while we waited.
+def finish_left(folder: Path) -> None:
+    """Remove a workspace that was left between the publishing of its store and `finish`, unless somebody works there."""
+    lease = Lease(lease_of(folder))
+    try:
+        if (folder.exists() or lease.path.exists()) and lease.try_acquire():
+            with lease.kept():
+                finish(folder)
+        remove_gone(folder.parent)
+    except OSError:
+        return  # A cache that cannot be written keeps what it has.

@@ -1,0 +1,28 @@
+"""Removing folders that others may be looking at: out of sight by one rename, and only then file by file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+_GONE = ".gone-"
+
+
+def discard(path: Path) -> None:
+    """Remove a folder or file that may be in use or absent: whoever has it open keeps it, nobody finds half of it."""
+    away = path.with_name(f"{_GONE}{secrets.token_hex(8)}")
+    with contextlib.suppress(OSError):
+        os.rename(path, away)
+        remove_gone(path.parent)
+
+
+def remove_gone(parent: Path) -> None:
+    """Finish what discarding processes that were killed have begun."""
+    for path in parent.glob(f"{_GONE}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
