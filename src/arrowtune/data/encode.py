@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -254,7 +255,8 @@ def read_tally(path: Path) -> Tally | None:
 
 def _write(path: Path, batch: pa.RecordBatch, tally: Tally) -> None:
     """Publish a unit's file: whole or absent, also after a power cut."""
-    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    # Process ids are not unique where two machines write.
+    temporary = path.with_name(f".tmp-{secrets.token_hex(8)}-{path.name}")
     kind = batch.schema.with_metadata({_TALLY: json.dumps(tally.to_json()).encode()})
     try:
         with open(temporary, "wb") as file:
