@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+from arrowtune.data.render import Renderer, RenderSpec
+from arrowtune.data.render.engine import Engine
 from arrowtune.types import Message
 from support.render import CHATML, chat, encode, ids_of, renderer, skip, tokenizer, trained, with_template
 
@@ -91,4 +93,13 @@ def test_policy_allow_forms_the_tokens_as_transformers_does_and_trains_no_more(f
 def test_ordinary_vocabulary_of_the_added_kind_is_no_control_text() -> None:
     gemma = with_template(str(tokenizer("gemma3").chat_template), "gemma3")
     assert "rows_with_control_text" not in encode(gemma, chat("u:a\n\n\nb", "a:c\n\nd   e")).counts
+    assert encode(gemma, chat("u:<start_of_turn>", "a:c")).counts["rows_with_control_text"] == 1
+
+
+def test_the_engine_is_asked_of_doubtful_tokens_only_when_a_row_spells_one() -> None:
+    engine = Engine(tokenizer("gemma3"), fast=False)
+    gemma = Renderer(RenderSpec(tokenizer("gemma3"), fast=False), engine)
+    gemma.check_template()
+    assert trained(gemma, chat("u:what?", "a:a tree")) == ["a tree<end_of_turn>"]
+    assert "_plain" not in vars(engine)  # a second tokenizer, seconds in the loading
     assert encode(gemma, chat("u:<start_of_turn>", "a:c")).counts["rows_with_control_text"] == 1

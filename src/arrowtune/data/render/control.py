@@ -37,22 +37,42 @@ class ControlText:
     def __init__(self, engine: Engine, added: Sequence[AddedToken], markers: str) -> None:
         self._engine = engine
         self._tokens = {token.text: token for token in added if token.text}
-        shielded = [token for token in self._tokens.values() if token.special or self._is_control(token)]
-        # Thoughts may be opened by the generation prompt, and are the model's to write all the same.
-        marks = [token for token in shielded if token.special or (token.text in markers and "think" not in token.text)]
-        self._everywhere = _pattern(token.text for token in shielded)
-        self._in_answers = _pattern(token.text for token in marks)
+        self._markers = markers
         self._roles: set[str] = set()
         self._any: re.Pattern[str] | None = None
+        # White space that got an id of its own is no control.
+        listed = [token for token in self._tokens.values() if token.special or not token.text.isspace()]
+        # Vocabulary that ordinary text may form has to be asked of the engine, which waits until a row spells a token.
+        self._asked = not any(token.merged and not token.special for token in listed)
+        self._protect(listed)
 
-    def _is_control(self, token: AddedToken) -> bool:
-        """Whether forming the token differs from encoding its text; white space that got an id of its own is no control."""
-        if token.text.isspace():
-            return False
-        return not token.merged or self._engine.encode_plain(token.text).ids != (token.id,)
+    def _protect(self, tokens: Sequence[AddedToken]) -> None:
+        # Thoughts may be opened by the generation prompt, and are the model's to write all the same.
+        marks = [token for token in tokens if token.special or (token.text in self._markers and "think" not in token.text)]
+        self._protected = tokens
+        self._everywhere = _pattern(token.text for token in tokens)
+        self._in_answers = _pattern(token.text for token in marks)
+        self._roles.clear()
+
+    def _ask(self) -> None:
+        """Leave out tokens that the engine forms of ordinary text too: forming them is no different."""
+        if not self._asked:
+            self._asked = True
+            plain = self._engine.encode_plain
+            self._protect(
+                [token for token in self._protected if token.special or not token.merged or plain(token.text).ids != (token.id,)]
+            )
 
     def spelled(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> bool:
         """Whether any string of a row spells a protected token."""
+        if not self._spelled(messages, tools, kwargs):
+            return False
+        if self._asked:
+            return True
+        self._ask()
+        return self._spelled(messages, tools, kwargs)
+
+    def _spelled(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> bool:
         everywhere, in_answers, roles = self._everywhere.search, self._in_answers.search, self._roles
         for message in messages:
             role = message["role"]
