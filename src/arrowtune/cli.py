@@ -102,8 +102,17 @@ def train(run: RunFile, overrides: Overrides = None, as_json: Json = False) -> A
 
 
 @_verb
-def prepare(run: RunFile, overrides: Overrides = None, as_json: Json = False) -> Any:
+def prepare(
+    run: RunFile,
+    overrides: Overrides = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Prepare nothing; say which stores are there, and what differs where one is not.")
+    ] = False,
+    as_json: Json = False,
+) -> Any:
     """Tokenise the data into the store and stop."""
+    if explain:
+        return _explained(_load(run, overrides), as_json)
     from arrowtune.data.warm import warm_up
 
     warm_up()
@@ -114,6 +123,14 @@ def prepare(run: RunFile, overrides: Overrides = None, as_json: Json = False) ->
     with Bars() as progress:
         stores = [store.to_json() for store in api.prepare(_load(run, overrides), progress=progress)]
     return {"stores": stores} if as_json else prepared_text(stores)
+
+
+def _explained(config: SFTConfig, as_json: bool) -> Any:
+    from arrowtune.ingest import explain
+    from arrowtune.view.explained import explained_text
+
+    sources = [source.to_json() for source in explain(config)]
+    return {"sources": sources} if as_json else explained_text(sources)
 
 
 @_verb

@@ -7,13 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arrowtune.config import SFTConfig
 from arrowtune.data.prepare import PreparedStore, PrepareJob, prepare_sources
 from arrowtune.data.progress import Progress
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.tokenizer import TokenizerFiles, load_tokenizer
-from arrowtune.resolve import Resolved
+from arrowtune.resolve import Resolved, resolve
+
+if TYPE_CHECKING:
+    from arrowtune.data.explain import Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,19 @@ def private_stores(config: SFTConfig, folder: str = "stores") -> Iterator[None]:
     finally:
         if config.data.disable_cache:
             shutil.rmtree(config.run_dir / folder, ignore_errors=True)
+
+
+def explain(config: SFTConfig) -> list[Explanation]:
+    """Say for every source whether its store is there, and which input of its identity differs if not. Prepares nothing.
+
+    Raises:
+        ConfigError: The run contradicts itself.
+        DataError: A source or the tokenizer cannot be read.
+    """
+    from arrowtune.data.explain import explain_sources
+
+    run = resolve(config, devices=1, gpu=False, for_training=False)
+    return explain_sources(jobs_of(run), render_spec(run), config.data, cache=Path(run["data.cache_dir"]))
 
 
 def ingest(run: Resolved, *, folder: str = "stores", progress: Progress | None = None) -> Ingested:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from arrowtune.data.config import SourceConfig
 from arrowtune.data.formats import detect_format
 from arrowtune.data.judge import too_many_bad_rows
+from arrowtune.data.prepared import PrepareJob
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.report import Tally
-from arrowtune.data.sources import Source, parse
+from arrowtune.data.sources import Source, parse, resolve_source
 from arrowtune.data.store import read_manifest
 from arrowtune.data.store_format import HISTORY, STORE_VERSION
 from arrowtune.data.units import Scan, Scanned
@@ -20,6 +22,34 @@ from arrowtune.errors import EmptyDataset, StoreError
 from arrowtune.fingerprint import Memory, differences, digest_json
 
 _FIRST_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One source with what decides its store, its content left out.
+
+    Attributes:
+        job: What was asked for.
+        source: Its files.
+        form: The format of its rows.
+        recipe: See `recipe_parts`.
+    """
+
+    job: PrepareJob
+    source: Source
+    form: str
+    recipe: Mapping[str, str]
+
+    @classmethod
+    def of(cls, job: PrepareJob, spec: RenderSpec, memory: Memory) -> Order:
+        """Look at the files of a source, and into one of them where its format is not known.
+
+        Raises:
+            DataError: There is nothing that can be read.
+        """
+        source = resolve_source(job.config, job.name)
+        form = format_of(job.config, source, memory)
+        return cls(job, source, form, recipe_parts(job.config, form, spec))
 
 
 def recipe_parts(config: SourceConfig, form: str, spec: RenderSpec) -> dict[str, str]:
@@ -89,7 +119,7 @@ def first_columns(source: Source) -> tuple[list[str], int]:
 def may_be_there(stores: Path, recipe: Mapping[str, str], source: Source) -> bool:
     """Whether a store of the same recipe was made of files of the same sizes, so that digesting them first is worth it."""
     sizes = [file.state.size for file in source.files]
-    for _, manifest in _manifests(stores):
+    for _, manifest in manifests(stores):
         theirs = [file["size"] for file in manifest["sources"]]
         same_files = theirs == (sizes[: len(theirs)] if recipe["limit"] else sizes)
         if same_files and {**manifest["parts"], "source": ""} == {**recipe, "source": ""}:
@@ -100,7 +130,7 @@ def may_be_there(stores: Path, recipe: Mapping[str, str], source: Source) -> boo
 def changes(stores: Path, name: str, role: str, parts: Mapping[str, str]) -> list[str]:
     """The parts that differ from the nearest store that was made for a source of this name; empty where there is none."""
     nearest: list[str] = []
-    for folder, manifest in _manifests(stores):
+    for folder, manifest in manifests(stores):
         history = read_history(folder)
         if (history.get("name"), history.get("role")) == (name, role):
             changed = differences(manifest["parts"], parts)
@@ -118,7 +148,8 @@ def read_history(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _manifests(stores: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def manifests(stores: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every store of a cache that this version reads, with its manifest."""
     for folder in sorted(stores.iterdir()) if stores.is_dir() else ():
         try:
             manifest = read_manifest(folder)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import current_process
@@ -15,7 +14,7 @@ from typing import Any
 
 from arrowtune.data.config import DataConfig
 from arrowtune.data.encode import Recipe
-from arrowtune.data.identity import changes, format_of, may_be_there, recipe_parts, with_source
+from arrowtune.data.identity import Order, changes, may_be_there, with_source
 from arrowtune.data.judge import judge
 from arrowtune.data.lease import USUAL, Pace
 from arrowtune.data.manifest import OF_THIS_MACHINE, manifest_of
@@ -27,7 +26,6 @@ from arrowtune.data.reasons import told
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.report import Tally
 from arrowtune.data.shelf import newest
-from arrowtune.data.sources import Source, resolve_source
 from arrowtune.data.store import Store, read_manifest
 from arrowtune.data.store_format import FolderGone
 from arrowtune.data.store_writer import Writer, remove_abandoned
@@ -114,7 +112,7 @@ class _Desk:
     def prepare(self, job: PrepareJob) -> PreparedStore:
         """Find or make one store."""
         started = time.perf_counter()
-        order = self._order(job)
+        order = Order.of(job, self._spec, self.memory)
         path = None if self._anew else self._there(order) or self._there_after_digesting(order)
         reused = path is not None
         if path is None:
@@ -124,7 +122,7 @@ class _Desk:
         judge(job.name, read_manifest(path), self._data.max_bad_rows)
         return prepared(job, path, seconds=time.perf_counter() - started, reused=reused)
 
-    def _alone(self, order: _Order, started: float) -> tuple[Path, bool]:
+    def _alone(self, order: Order, started: float) -> tuple[Path, bool]:
         """Make the store, in turn with others who would.
 
         Whoever finishes first removes the workspace. One who was overtaken there, being silent for too long, begins again
@@ -137,7 +135,7 @@ class _Desk:
                 self._note(order.job, "another process finished it or cleaned up meanwhile: looking again")
         return self._in_turn(order, started)
 
-    def _in_turn(self, order: _Order, started: float) -> tuple[Path, bool]:
+    def _in_turn(self, order: Order, started: float) -> tuple[Path, bool]:
         folder = self._workspace(order, forced=self._data.force_recache)
         waits = partial(self._note, order.job, "another process is preparing it: waiting for that one")
         with workspace(folder, root=self._root, waits=waits, pace=self._pace):
@@ -151,7 +149,7 @@ class _Desk:
             finish_left(self._workspace(order, forced=False))
         return path, reused
 
-    def _workspace(self, order: _Order, *, forced: bool) -> Path:
+    def _workspace(self, order: Order, *, forced: bool) -> Path:
         """Units that were finished before somebody asked for all to be made again are kept apart from those made since."""
         files = [file.state.path for file in order.source.files]
         asked = {"forced": True} if forced else {}
@@ -159,19 +157,14 @@ class _Desk:
 
     def find(self, job: PrepareJob) -> Path | None:
         """The store of a source if it is there and its files were digested before."""
-        return None if self._anew else self._there(self._order(job))
+        return None if self._anew else self._there(Order.of(job, self._spec, self.memory))
 
-    def _order(self, job: PrepareJob) -> _Order:
-        source = resolve_source(job.config, job.name)
-        form = format_of(job.config, source, self.memory)
-        return _Order(job, source, form, recipe_parts(job.config, form, self._spec))
-
-    def _there(self, order: _Order) -> Path | None:
+    def _there(self, order: Order) -> Path | None:
         """The store, if the files are as they were when they were last read."""
         known = recall(order.source, order.job.config.limit, self.memory)
         return None if known is None else self._readable(digest_json(with_source(order.recipe, known)))
 
-    def _there_after_digesting(self, order: _Order) -> Path | None:
+    def _there_after_digesting(self, order: Order) -> Path | None:
         """The store, if the files are others, or of another time, with the same content."""
         if not may_be_there(self._stores, order.recipe, order.source):
             return None
@@ -189,7 +182,7 @@ class _Desk:
             return None
         return path
 
-    def _make(self, order: _Order, units: Path, started: float) -> Path:
+    def _make(self, order: Order, units: Path, started: float) -> Path:
         job, source = order.job, order.source
         scan = Scan(source, job.config.limit, self.memory)
         recipe = Recipe(self._spec, order.form, job.config.columns, units)
@@ -216,7 +209,7 @@ class _Desk:
         workers = min(most, -(-size // _SMALL))
         return encode_by(workers, recipe, units) if workers > 1 else encode_here(recipe, units)
 
-    def _history(self, order: _Order, tally: Tally, started: float) -> dict[str, Any]:
+    def _history(self, order: Order, tally: Tally, started: float) -> dict[str, Any]:
         return {
             "name": order.job.name,
             "role": order.job.role,
@@ -236,16 +229,6 @@ class _Desk:
 
     def _note(self, job: PrepareJob, text: str) -> None:
         self._progress.note(f"{job.name}: {text}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """One source with what decides its store, its content left out."""
-
-    job: PrepareJob
-    source: Source
-    form: str
-    recipe: Mapping[str, str]
 
 
 def _gather(done: Iterator[Done], name: str, progress: Progress) -> tuple[list[Base], Tally]:
