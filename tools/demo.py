@@ -44,7 +44,7 @@ def main() -> None:
     show("check", check_text(check(config).to_json()))
     print("\ntrain\n-----", flush=True)
     with SFTTrainer(config) as trainer:
-        before = answer(trainer.rank.export("export-before", "auto", 0))
+        before = answer(trainer.rank.export("export-before", 0))
         result = trainer.train()
     show("result", trained_text(result))
     assert result.export is not None

@@ -83,7 +83,7 @@ def logits_of_checkpoint(ids: Any) -> Any:
     import torch
 
     from arrowtune.config import SFTConfig
-    from arrowtune.rank import restored_model
+    from arrowtune.model import restored_model
 
     config = SFTConfig.parse(json.loads((RUN / "resolved.json").read_text(encoding="utf-8"))["config"])
     (checkpoint,) = (RUN / "checkpoints").glob("step-*")

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arrowtune.config import SFTConfig
-from arrowtune.errors import CheckpointError, ConfigError
-from arrowtune.ingest import Ingested, ingest, private_stores, render_spec
+from arrowtune.errors import ConfigError
+from arrowtune.ingest import ingest, private_stores
 from arrowtune.launch.devices import count_devices
 from arrowtune.launch.local import joined, launch
 from arrowtune.resolve import Resolved, resolve
-from arrowtune.runfolder import RunFolder, read_json
+from arrowtune.runfolder import RunFolder
 from arrowtune.types import EvalStats
 
 if TYPE_CHECKING:
     from arrowtune.checkup import CheckReport
     from arrowtune.data.prepare import PreparedStore
-    from arrowtune.rank import Inputs
+    from arrowtune.settle import Inputs
     from arrowtune.trainer import TrainResult
+
+log = logging.getLogger("arrowtune")
 
 
 def prepare(config: SFTConfig, *, progress: Any = None) -> list[PreparedStore]:
@@ -61,13 +65,16 @@ def train(config: SFTConfig, *, progress: Any = None) -> TrainResult:
         Interrupted: A signal ended the run after a clean save.
         ArrowtuneError: Whatever else went wrong; the message says what and where.
     """
-    from arrowtune.rank import settle
+    from arrowtune.settle import finished_already, settle
+    from arrowtune.trainer import TrainResult
 
     if joined():
         return train_rank(Task(config))
     folder = RunFolder(config.run_dir)
     with folder.lock(), private_stores(config):
         inputs = settle(config, progress=progress)
+        if (done := finished_already(inputs)) is not None:
+            return TrainResult.of_finished(config, *done)
         result: TrainResult = _launch("train_rank", Task(config, inputs), folder)
     return result
 
@@ -75,11 +82,14 @@ def train(config: SFTConfig, *, progress: Any = None) -> TrainResult:
 def evaluate(config: SFTConfig, checkpoint: str | Path, *, progress: Any = None) -> list[EvalStats]:
     """The exact token-weighted loss of a checkpoint on every evaluation set of the run.
 
+    The sets are rendered as the run says now; a warning names what was otherwise when the checkpoint was trained.
+
     Raises:
         ConfigError: The run has no evaluation set.
         CheckpointError: The checkpoint is not complete.
     """
-    from arrowtune.rank import Inputs
+    from arrowtune.origin import changed_since
+    from arrowtune.settle import Inputs
 
     if not config.data.eval:
         raise ConfigError("the run has no evaluation set", hint="add data.eval: [{path: holdout.jsonl}]")
@@ -88,12 +98,16 @@ def evaluate(config: SFTConfig, checkpoint: str | Path, *, progress: Any = None)
     own = f"stores-{os.getpid()}"  # The run may be training meanwhile.
     with private_stores(config, own):
         inputs = Inputs(run, ingest(run, folder=own, progress=progress))
+        if changed := changed_since(Path(checkpoint), inputs.data.spec):
+            log.warning("%s was trained with another %s; the sets are measured with the run's", checkpoint, ", ".join(changed))
         measured: list[EvalStats] = _launch("evaluate_rank", Task(only_eval, inputs, Path(checkpoint)), RunFolder(config.run_dir))
     return measured
 
 
 def export(checkpoint: str | Path, out: str | Path, *, dtype: str = "auto") -> Path:
     """Write the model of a checkpoint as a folder that `transformers` loads.
+
+    Its tokenizer and template are those that the run was trained with, whatever has become of the files they came from.
 
     Args:
         checkpoint: A `step-N` folder of a run.
@@ -104,15 +118,20 @@ def export(checkpoint: str | Path, out: str | Path, *, dtype: str = "auto") -> P
         CheckpointError: The checkpoint is not complete, or not in a run's folder.
         ExportError: The folder cannot be written.
     """
-    from arrowtune.rank import Inputs
+    from arrowtune.model import partial_of
+    from arrowtune.origin import run_of, trained_with
+    from arrowtune.settle import Inputs
 
-    path = Path(checkpoint)
-    config = _config_of(path)
-    run = _resolve(config, for_training=False)
-    inputs = Inputs(run, Ingested((), render_spec(run)))
-    task = Task(config, inputs, path, Path(out), dtype)
-    written: Path = _launch("export_rank", task, RunFolder(config.run_dir))
-    return written
+    path, final = Path(checkpoint), Path(out)
+    config = run_of(path)
+    inputs = Inputs(_resolve(config, for_training=False), trained_with(config, path))
+    try:
+        notes: list[str] = _launch("export_rank", Task(config, inputs, path, final, dtype), RunFolder(config.run_dir))
+    finally:
+        shutil.rmtree(partial_of(final.absolute()), ignore_errors=True)
+    for note in notes:
+        log.warning("%s", note)
+    return final
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +155,7 @@ def train_rank(task: Task) -> TrainResult:
 
 def evaluate_rank(task: Task) -> list[EvalStats]:
     """One rank of `evaluate`."""
-    from arrowtune.rank import eval_plans, restored_model
+    from arrowtune.model import eval_plans, restored_model
     from arrowtune.training.loop import evaluate as measure
 
     assert task.inputs is not None
@@ -145,15 +164,15 @@ def evaluate_rank(task: Task) -> list[EvalStats]:
         return list(measure(backend, eval_plans(task.inputs.run, task.inputs.data, backend), checkpoint.step))
 
 
-def export_rank(task: Task) -> Path:
-    """One rank of `export`."""
-    from arrowtune.rank import export_model, restored_model
+def export_rank(task: Task) -> list[str]:
+    """One rank of `export`; what had to be mended."""
+    from arrowtune.model import export_model, restored_model
 
     assert task.inputs is not None
     assert task.checkpoint is not None
     assert task.out is not None
-    with restored_model(task.config, task.checkpoint) as (backend, _):
-        return export_model(backend, task.out, task.dtype, task.config, task.inputs.data)
+    with restored_model(task.config, task.checkpoint) as (backend, checkpoint):
+        return export_model(backend, task.out, task.dtype, task.inputs.data, step=checkpoint.step)
 
 
 def _launch(entry: str, task: Task, folder: RunFolder) -> Any:
@@ -165,16 +184,3 @@ def _launch(entry: str, task: Task, folder: RunFolder) -> Any:
 def _resolve(config: SFTConfig, *, for_training: bool = True) -> Resolved:
     devices, gpu = count_devices()
     return resolve(config, devices=devices, gpu=gpu, for_training=for_training)
-
-
-def _config_of(checkpoint: Path) -> SFTConfig:
-    """The run that a checkpoint belongs to, from the `resolved.json` beside its folder."""
-    folder = RunFolder(checkpoint.absolute().parent.parent)
-    try:
-        tree = read_json(folder.resolved)["config"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise CheckpointError(
-            f"{checkpoint} is not a checkpoint inside a run's folder: {folder.resolved} cannot be read",
-            hint="name a folder such as runs/NAME/checkpoints/step-00000100",
-        ) from None
-    return SFTConfig.parse({**tree, "output_dir": str(folder.path)}, where=str(folder.resolved))

@@ -15,8 +15,8 @@ from arrowtune.errors import EmptyDataset
 from arrowtune.ingest import jobs_of, render_spec
 from arrowtune.plan.report import PlanReport, report
 from arrowtune.protocols import Examples
-from arrowtune.rank import build_plan, with_plan
 from arrowtune.resolve import Resolved
+from arrowtune.settle import build_plan, with_plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,61 +3,34 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arrowtune.backends import open_backend
 from arrowtune.config import SFTConfig
 from arrowtune.data.store import Store
 from arrowtune.errors import CheckpointError, ConfigError
-from arrowtune.ingest import Ingested, ingest, private_stores
-from arrowtune.launch.devices import count_devices
+from arrowtune.ingest import Ingested, private_stores
 from arrowtune.launch.wait import lead_and_follow
+from arrowtune.model import eval_plans, export_model, open_model
 from arrowtune.plan import EvalPlan, Loader, Plan
-from arrowtune.protocols import Backend, Examples, Tracker
-from arrowtune.resolve import Derived, Resolved, resolve
-from arrowtune.runfolder import RunFolder, read_json, write_json
+from arrowtune.protocols import Backend, Tracker
+from arrowtune.resolve import Resolved
+from arrowtune.runfolder import RunFolder, write_json
+from arrowtune.settle import Inputs, build_plan, ending_of, last_step, settle, train_stores, with_plan
 from arrowtune.track import open_trackers
 from arrowtune.training.checkpoint import Checkpoint, Checkpoints
-from arrowtune.training.export import check_replaceable, finish_export
+from arrowtune.training.ending import Done, Ending
+from arrowtune.training.export import prune_exports
 from arrowtune.training.loop import Loop
-from arrowtune.training.schedules import Schedule, warmup_steps
+from arrowtune.training.schedules import Schedule
+from arrowtune.training.together import leader, together
+from arrowtune.training.tokenizer import keep_tokenizer
 from arrowtune.types import Batch, Progress
 
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What is settled once, before any rank starts: the resolved run and its stores."""
-
-    run: Resolved
-    data: Ingested
-
-
-def settle(config: SFTConfig, *, progress: Any = None) -> Inputs:
-    """Resolve the run and prepare what is missing."""
-    devices, gpu = count_devices()
-    run = resolve(config, devices=devices, gpu=gpu)
-    return Inputs(run, ingest(run, progress=progress))
-
-
-def build_plan(run: Resolved, stores: Sequence[Examples], *, packs: bool = True) -> Plan:
-    """The plan of the training stores. A model that cannot keep documents apart gets one document per row."""
-    config = run.config
-    weights = [source.config.weight for source in run.train_sources()]
-    batch = config.batch if packs else config.batch.model_copy(update={"packing": "none"})
-    return Plan.build(
-        stores,
-        weights=None if None in weights else [float(weight) for weight in weights if weight is not None],
-        batch=batch,
-        capacity=run["batch.micro_tokens"],
-        seed=config.train.seed,
-        epochs=config.train.epochs if config.train.steps or config.train.epochs else 1.0,
-        steps=config.train.steps,
-    )
+_ROWS_NAMED = 5
 
 
 @dataclass(slots=True)
@@ -67,23 +40,33 @@ class Rank:
     Attributes:
         run: The resolved run, the plan's numbers included.
         plan: Which examples every step sees.
+        last: The step at which the run ends.
         eval_sets: The evaluation sets, in order.
         backend: The model.
         loop: Turns micro-batches into steps.
-        tracker: Where metrics go; silent on every rank but 0.
+        ending: What the end of the run owes.
+        tracker: Where metrics go; silent on every rank but 0, and where nothing is left to do.
         progress: Where the run stands when it is opened.
+        found: The checkpoint it continues from.
+        finished: Whether nothing is left to do; nothing is written then.
+        trained_with: What every checkpoint says of tokenizer, template and masks.
     """
 
     run: Resolved
     folder: RunFolder
     plan: Plan
+    last: int
     eval_sets: list[EvalPlan]
     backend: Backend
     loop: Loop
     checkpoints: Checkpoints
+    ending: Ending
     tracker: Tracker
     data: Ingested
     progress: Progress
+    found: Checkpoint | None
+    finished: bool
+    trained_with: Mapping[str, Any]
 
     @contextmanager
     def batches(self, start: int, stop: int) -> Iterator[Iterator[tuple[int, Sequence[Batch]]]]:
@@ -95,25 +78,49 @@ class Rank:
         """The value of every rank."""
         return [value] if self.backend.world_size == 1 else self.backend.gather(value)
 
-    def save(self, progress: Progress) -> Path | None:
-        """Save a checkpoint. A full disk costs this one, not the run; None then."""
+    def save(self, progress: Progress) -> Path:
+        """Save a checkpoint.
+
+        Raises:
+            CheckpointError: It could not be saved; the older ones are as they were.
+        """
         state = {
             "progress": {"step": progress.step, "tokens": progress.tokens, "trained_tokens": progress.trained_tokens},
             "plan": self.plan.fingerprint,
+            "total_steps": self.plan.steps,
+            **self.trained_with,
         }
-        try:
-            path = self.checkpoints.save(progress.step, state, self.backend.save)
-        except CheckpointError as error:
-            self.tracker.event(progress.step, "warning", message=error.message)
-            return None
+        path = self.checkpoints.save(progress.step, state, self.backend.save)
         self.tracker.event(progress.step, "checkpoint", path=str(path))
         return path
 
-    def export(self, name: str, dtype: str, step: int) -> Path:
-        """Write a model folder that `transformers` loads, complete or not at all."""
-        out = export_model(self.backend, self.folder.path / name, dtype, self.run.config, self.data)
+    def export(self, name: str, step: int) -> Path:
+        """Write a model folder that `transformers` loads, complete or not at all.
+
+        Raises:
+            ExportError: It could not be written.
+        """
+        out = self.folder.path / name
+        for note in export_model(self.backend, out, self.run.config.export.dtype, self.data, step=step):
+            self.tracker.event(step, "note", message=note)
         self.tracker.event(step, "export", path=str(out))
         return out
+
+    def prune_exports(self, step: int) -> None:
+        """Keep the newest `checkpoint.keep` of the exports that were written during the run."""
+        if self.backend.rank == 0:
+            try:
+                prune_exports(self.folder.path, keep=self.run.config.checkpoint.keep, step=step)
+            except OSError as error:  # What cannot be removed costs space, not the run.
+                self.tracker.event(step, "warning", message=f"an older export could not be removed: {error}")
+
+    def done(self, step: int) -> Done:
+        """What was done so far at the end of the run. Every rank calls it."""
+        return leader(self.backend, lambda: self.ending.done(step))
+
+    def note(self, progress: Progress, done: Done) -> None:
+        """Write down what was done at the end of the run. Every rank calls it."""
+        leader(self.backend, lambda: self.ending.note(progress, done))
 
 
 @contextmanager
@@ -138,111 +145,83 @@ def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack
     run, data = inputs.run, inputs.data
     backend = open_model(config)
     stack.callback(backend.close)
-    plan = build_plan(
-        run, [Store(store.path, name=store.name) for store in data.of_role("train")], packs=not backend.why_not_packed
-    )
+    stores = train_stores(data)
+    plan = build_plan(run, stores, packs=not backend.why_not_packed)
     run = with_plan(run, plan, why_not=backend.why_not_packed)
     checkpoints = Checkpoints(folder.checkpoints, keep=config.checkpoint.keep, ranks=backend)
-    found = _resume_point(config, checkpoints)
+    ending, last = ending_of(config, data, plan), last_step(config, plan)
+    found = _resume_point(config, checkpoints, ending, backend)
     progress = _restore(found, plan, backend) if found else Progress()
-    tracker = open_trackers(config.track if backend.rank == 0 else (), folder.path, plan.steps, progress.step)
-    stack.callback(tracker.close)
-    if backend.rank == 0:
-        write_json(folder.resolved, run.to_json())
-        tracker.event(progress.step, "resume" if found else "start", **_opening(found, plan, backend))
-        for reason in checkpoints.passed_over:
-            tracker.event(progress.step, "warning", message=f"passed over: {reason}")
+    done = leader(backend, lambda: ending.finished(last, found.step if found else None))
+    trackers: list[Tracker] = [open_trackers((), folder.path, plan.steps, progress.step)]
+    trained_with: Mapping[str, Any] = {}
+    stack.callback(lambda: trackers[-1].close())
+    if done is None:
+        trained_with = leader(backend, lambda: _begin(run, data, ending, progress, last, trackers))
+        for event, fields in _opening(found, checkpoints.passed_over, plan, backend):
+            trackers[-1].event(progress.step, event, **fields)
     schedule = Schedule.build(config.schedule, peak=config.optimizer.lr, total_steps=plan.steps)
     return Rank(
         run=run,
         folder=folder,
         plan=plan,
+        last=last,
         eval_sets=eval_plans(run, data, backend),
         backend=backend,
-        loop=Loop(backend, schedule, lambda step: plan.totals(step, backend.world_size), plan.steps_per_epoch),
+        loop=Loop(
+            backend,
+            schedule,
+            lambda step: plan.totals(step, backend.world_size),
+            plan.steps_per_epoch,
+            lambda step: _rows(plan, stores, step),
+        ),
         checkpoints=checkpoints,
-        tracker=tracker,
+        ending=ending,
+        tracker=trackers[-1],
         data=data,
-        progress=progress,
+        progress=progress if done is None else done,
+        found=found,
+        finished=done is not None,
+        trained_with=trained_with,
     )
 
 
-def open_model(config: SFTConfig) -> Backend:
-    """The model of the run on its devices, before any checkpoint."""
-    return open_backend(config.model, config.strategy, config.optimizer, seed=config.train.seed)
+def _begin(
+    run: Resolved, data: Ingested, ending: Ending, progress: Progress, last: int, trackers: list[Tracker]
+) -> Mapping[str, Any]:
+    """Open the trackers and write what a run folder says of its run; rank 0 alone.
 
-
-def eval_plans(run: Resolved, data: Ingested, backend: Backend) -> list[EvalPlan]:
-    """The evaluation sets, in the order of the run file."""
-    packing = "none" if backend.why_not_packed else run.config.batch.packing
-    return [EvalPlan(Store(store.path, name=store.name), run["batch.micro_tokens"], packing) for store in data.of_role("eval")]
-
-
-@contextmanager
-def restored_model(config: SFTConfig, path: Path) -> Iterator[tuple[Backend, Checkpoint]]:
-    """The model of a checkpoint, on its devices."""
-    backend = open_model(config)
+    Returns:
+        What checkpoints say of tokenizer, template and masks.
+    """
+    config, folder = run.config, RunFolder(run.config.run_dir)
+    trackers.append(open_trackers(config.track, folder.path, run["train.steps"], progress.step))
     try:
-        checkpoint = Checkpoints(path.parent, keep=1, ranks=backend).at(path)
-        backend.load(path)
-        yield backend, checkpoint
-    finally:
-        backend.close()
+        if progress.step < last:
+            ending.forget()
+        # Relative paths of the run mean something only together with the folder it was started in.
+        write_json(folder.resolved, {**run.to_json(), "started_in": os.getcwd()})
+        kept = keep_tokenizer(folder.tokenizers, data.tokenizer.folder, data.tokenizer.chat_template)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"the run folder {folder.path} cannot be written: {reason}", hint="make room on the disk") from error
+    return {"tokenizer": kept, "rendering": data.spec.identity()}
 
 
-def export_model(backend: Backend, out: Path, dtype: str, config: SFTConfig, data: Ingested) -> Path:
-    """Write the model as it stands to `out`; complete or absent. Every rank calls it."""
-    final = out.absolute()
-    check_replaceable(final)
-    partial = final.with_name(f".{final.name}.partial")
-    if backend.rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-    backend.export(partial, dtype)
-    if backend.rank == 0:
-        finish_export(
-            partial,
-            final,
-            tokenizer_folder=data.tokenizer.folder,
-            chat_template=data.tokenizer.chat_template,
-            stop_token_ids=data.stop_token_ids(),
-            generation_config=generation_config(config),
-        )
-    backend.gather(None)
-    return out
-
-
-def generation_config(config: SFTConfig) -> dict[str, Any]:
-    """What the base model's folder says about generation; nothing for a hub id or the tiny model."""
-    path = Path(config.model.path) / "generation_config.json"
-    return read_json(path) if path.is_file() else {}
-
-
-def with_plan(run: Resolved, plan: Plan, *, why_not: str = "") -> Resolved:
-    """The resolved run with the numbers that need the data."""
-    train, schedule = run.config.train, run.config.schedule
-    if train.steps is not None:
-        steps = Derived(plan.steps, "as written")
-    else:
-        epochs = train.epochs if train.epochs is not None else 1
-        per_epoch = f"{plan.examples_per_epoch} examples / batch.examples={run.config.batch.examples}, rounded up"
-        steps = Derived(plan.steps, f"{epochs:g} epochs of {plan.steps_per_epoch} steps ({per_epoch})")
-    warmup = Derived(warmup_steps(schedule.warmup, plan.steps), "share of all steps" if schedule.warmup < 1 else "as written")
-    packing = Derived(plan.batch.packing, why_not or "as written")
-    return run.with_derived(train__steps=steps, schedule__warmup=warmup, batch__packing=packing)
-
-
-def _resume_point(config: SFTConfig, checkpoints: Checkpoints) -> Checkpoint | None:
+def _resume_point(config: SFTConfig, checkpoints: Checkpoints, ending: Ending, backend: Backend) -> Checkpoint | None:
     """The checkpoint that `checkpoint.resume` asks for."""
     choice = config.checkpoint.resume
-    if choice not in ("auto", "never"):
+    if choice == "auto":
+        return checkpoints.newest()
+    if choice != "never":
         return checkpoints.at(Path(choice))
-    newest = checkpoints.newest()
-    if newest is not None and choice == "never":
+    there = checkpoints.latest() or leader(backend, lambda: ending.folder if ending.read() else None)
+    if there is not None:
         raise ConfigError(
-            f"checkpoint.resume is never, but {newest.path} is there",
+            f"checkpoint.resume is never, but {there} is there",
             hint="choose another output_dir, remove the old run's folder, or let checkpoint.resume be auto",
         )
-    return newest
+    return None
 
 
 def _restore(checkpoint: Checkpoint, plan: Plan, backend: Backend) -> Progress:
@@ -254,15 +233,34 @@ def _restore(checkpoint: Checkpoint, plan: Plan, backend: Backend) -> Progress:
             f"{checkpoint.path} was saved for another plan: {changes}",
             hint="undo the change, or give this run another name or output_dir",
         )
-    backend.load(checkpoint.path)
+    together(backend, lambda: backend.load(checkpoint.path))
     return Progress(**checkpoint.state["progress"])
 
 
-def _opening(found: Checkpoint | None, plan: Plan, backend: Backend) -> dict[str, Any]:
-    """What the first event of a run says."""
+def _opening(
+    found: Checkpoint | None, passed_over: Sequence[str], plan: Plan, backend: Backend
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The first events of a run."""
     told: dict[str, Any] = {"total_steps": plan.steps, "world_size": backend.world_size, "packing": plan.batch.packing}
     if found is not None:
         told["checkpoint"] = str(found.path)
     if backend.why_not_packed:
         told["message"] = backend.why_not_packed
-    return told
+    yield "resume" if found else "start", told
+    for reason in passed_over:
+        yield "warning", {"message": f"passed over: {reason}"}
+    before = found.state.get("total_steps", plan.steps) if found else plan.steps
+    if before != plan.steps:
+        message = (
+            f"the run had {before} steps and now has {plan.steps}: learning rates from here on are those of {plan.steps} steps"
+        )
+        yield "warning", {"message": message}
+
+
+def _rows(plan: Plan, stores: Sequence[Store], step: int) -> str:
+    """Where the first examples of a 0-based step come from."""
+    refs = plan.refs(step)
+    pairs = list(zip(refs.stores.tolist(), refs.rows.tolist(), strict=True))
+    named = [f"{stores[store].name}: {stores[store][row].origin}" for store, row in pairs[:_ROWS_NAMED]]
+    rest = len(pairs) - len(named)
+    return "; ".join(named) + (f"; and {rest} more" if rest else "")

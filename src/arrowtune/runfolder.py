@@ -1,6 +1,7 @@
 """The folder of one run: its names, its lock, and JSON files that are whole or absent.
 
-It holds `resolved.json`, `metrics.jsonl`, `checkpoints/step-00000100/`, `export/`, `logs/rank-0.log` and `.lock`.
+It holds `resolved.json`, `metrics.jsonl`, `checkpoints/step-00000100/`, `tokenizers/`, `export/`, `end.json`, `logs/rank-0.log`
+and `.lock`; see docs/runs.md.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Holds one `step-N` folder per checkpoint."""
         return self.path / "checkpoints"
+
+    @property
+    def tokenizers(self) -> Path:
+        """Holds every tokenizer and template that the run was trained with, each under a name made of its content."""
+        return self.path / "tokenizers"
 
     @property
     def export(self) -> Path:

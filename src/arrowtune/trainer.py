@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
 from arrowtune.config import SFTConfig
-from arrowtune.errors import ArrowtuneError, Interrupted
-from arrowtune.rank import Inputs, Rank, open_rank
+from arrowtune.errors import ArrowtuneError, CheckpointError, ExportError, Interrupted
+from arrowtune.rank import Rank, open_rank
+from arrowtune.runfolder import RunFolder
+from arrowtune.settle import Inputs
 from arrowtune.training.callbacks import Callback
+from arrowtune.training.ending import due
 from arrowtune.training.loop import after, evaluate
-from arrowtune.training.signals import StopFlag, stop_on_signals
+from arrowtune.training.signals import StopFlag
 from arrowtune.types import EvalStats, Progress, StepStats
 
 
@@ -30,6 +33,7 @@ class TrainResult:
         evals: Per evaluation set, its losses in the order they were measured, with their steps.
         checkpoint, export: Where they are; None where none was asked for.
         tokens_per_second: Mean over the steps of this call.
+        idle: Whether everything had been done before this call, which then changed nothing.
     """
 
     progress: Progress
@@ -41,11 +45,26 @@ class TrainResult:
     checkpoint: Path | None = None
     export: Path | None = None
     tokens_per_second: float = 0.0
+    idle: bool = False
 
     @property
     def finished(self) -> bool:
         """Whether every step of the plan is done."""
         return self.progress.step >= self.total_steps
+
+    @classmethod
+    def of_finished(cls, config: SFTConfig, progress: Progress, total_steps: int) -> TrainResult:
+        """The result of a run that was started again and has nothing left to do."""
+        folder = RunFolder(config.run_dir)
+        path = folder.checkpoints / f"step-{progress.step:08d}"
+        return cls(
+            progress,
+            progress.step,
+            total_steps,
+            checkpoint=path if path.is_dir() else None,
+            export=folder.export if config.export.at_end else None,
+            idle=True,
+        )
 
 
 class SFTTrainer:
@@ -71,6 +90,7 @@ class SFTTrainer:
         self._stop = False
         self._flag = StopFlag()
         self._result: TrainResult | None = None
+        self._evaluated_at = self._saved_at = -1
 
     def setup(self) -> SFTTrainer:
         """Prepare what is missing, load the model, restore the newest checkpoint.
@@ -79,8 +99,12 @@ class SFTTrainer:
             ArrowtuneError: Whatever is wrong with the run, its data, its model or its checkpoint.
         """
         if self._rank is None:
-            self._rank = self._stack.enter_context(open_rank(self.config, self._inputs))
-            self._result = TrainResult(self._rank.progress, self._rank.progress.step, self._rank.plan.steps)
+            rank = self._rank = self._stack.enter_context(open_rank(self.config, self._inputs))
+            self._result = TrainResult(rank.progress, rank.progress.step, rank.plan.steps)
+            if rank.finished:
+                self._result = TrainResult.of_finished(self.config, rank.progress, rank.plan.steps)
+            elif rank.found is not None and rank.found.path.absolute().parent == rank.folder.checkpoints.absolute():
+                self._saved_at, self._result.checkpoint = rank.found.step, rank.found.path
         return self
 
     def shutdown(self) -> None:
@@ -124,38 +148,52 @@ class SFTTrainer:
 
         Raises:
             Interrupted: SIGTERM or SIGINT ended the run; a checkpoint was saved.
+            CheckpointError: The last checkpoint could not be saved.
+            ExportError: The last export could not be written.
         """
-        with stop_on_signals() as self._flag:
-            for _ in self.steps():
-                pass
+        for _ in self.steps():
+            pass
         return self.result
 
     def steps(self) -> Iterator[StepStats]:
-        """Train step by step. Tracking, due evaluations and checkpoints are done before a step is yielded."""
-        rank, result = self.rank, self.result
-        last = min(rank.plan.steps, self.config.train.max_steps or rank.plan.steps)
-        if result.progress.step >= last:
-            rank.tracker.event(result.progress.step, "finished", total_steps=rank.plan.steps)
-            return
-        self._start()
-        seconds, tokens = 0.0, 0
-        with rank.batches(result.progress.step, last) as batches:
-            for stats in rank.loop.steps(batches):
-                seconds, tokens = seconds + stats.seconds, tokens + stats.tokens
-                result.tokens_per_second = tokens / seconds if seconds else 0.0
-                self._after_step(stats, last)
-                yield stats
-                if self._stopping():
-                    break
-        self._finish()
+        """Train step by step. Tracking, due evaluations and checkpoints are done before a step is yielded.
 
-    def _start(self) -> None:
+        After the last step comes what the end of the run owes: a checkpoint, the evaluation, the export. Where a run was
+        stopped in between, the next start does what is left of it; where all is done, this does nothing. From the first step
+        to the last checkpoint SIGTERM and SIGINT are held back until the step is done and saved.
+
+        Raises:
+            ArrowtuneError: As `train`.
+        """
+        if self.rank.finished:
+            return
         for callback in self.callbacks:
             callback.on_start(self)
         if self.config.eval.at_start and self.progress.step == 0:
             self._evaluate()
+        self.rank.agree(None)  # No rank holds signals back while another is still setting up.
+        self._flag.hold()
+        try:
+            yield from self._steps()
+            failure = self._save_at_end()
+            self._flag.pass_on()  # From here on the next start can do again whatever is cut short.
+        finally:
+            self._flag.release()
+        self._finish(failure)
 
-    def _after_step(self, stats: StepStats, last: int) -> None:
+    def _steps(self) -> Iterator[StepStats]:
+        rank, result = self.rank, self.result
+        seconds, tokens = 0.0, 0
+        with rank.batches(result.progress.step, rank.last) as batches:
+            for stats in rank.loop.steps(batches):
+                seconds, tokens = seconds + stats.seconds, tokens + stats.tokens
+                result.tokens_per_second = tokens / seconds if seconds else 0.0
+                self._after_step(stats)
+                yield stats
+                if self._stopping():
+                    break
+
+    def _after_step(self, stats: StepStats) -> None:
         result, config = self.result, self.config
         result.progress = after(result.progress, stats)
         result.first_loss = stats.loss if result.first_loss is None else result.first_loss
@@ -163,69 +201,105 @@ class SFTTrainer:
         self.rank.tracker.train(stats)
         for callback in self.callbacks:
             callback.on_step(self, stats)
-        if stats.step == last:
+        if stats.step == self.rank.last:
             return
-        if _due(config.eval.every, stats.step):
+        if due(config.eval.every, stats.step):
             self._evaluate()
-        if _due(config.checkpoint.every, stats.step):
-            self._save()
-        if _due(config.export.every, stats.step):
-            self.rank.export(f"export-{stats.step}", config.export.dtype, stats.step)
+        if due(config.checkpoint.every, stats.step):
+            self._attempt(self._save)
+        if due(config.export.every, stats.step) and not self._signalled():
+            self._attempt(lambda: self.rank.export(f"export-{stats.step}", stats.step))
+            self.rank.prune_exports(stats.step)
 
     def _stopping(self) -> bool:
+        return self._signalled() or self._stop
+
+    def _signalled(self) -> bool:
+        """Whether any rank has heard a signal; a callback's wish to stop is shared as well."""
         wishes = self.rank.agree((self._flag.signum or 0, self._stop))
         self._flag.signum = max(signum for signum, _ in wishes) or None
         self._stop = any(stop for _, stop in wishes)
-        return self._stop or self._flag.signum is not None
+        return self._flag.signum is not None
 
-    def _finish(self) -> None:
-        config, rank = self.config, self.rank
-        if self._flag.signum is not None:
-            raise self._interrupted(self._flag.signum)
-        if config.eval.at_end or _due(config.eval.every, self.progress.step):
+    def _save_at_end(self) -> ArrowtuneError | None:
+        """The last checkpoint, or why there is none; raises where a signal has ended the run."""
+        failure: ArrowtuneError | None = None
+        if self._stop or self._flag.signum is not None or self.rank.ending.wants_checkpoint(self.progress.step):
+            failure = self._attempt(self._save)
+        if self._signalled():
+            raise self._stopped_by_signal(failure)
+        return failure
+
+    def _finish(self, failure: ArrowtuneError | None) -> None:
+        rank, step = self.rank, self.progress.step
+        done = rank.done(step)
+        if rank.ending.wants_evaluation(step) and not done.evaluated:
             self._evaluate()
-        if (
-            config.checkpoint.at_end
-            or self._stop
-            or self.progress.step < rank.plan.steps
-            or _due(config.checkpoint.every, self.progress.step)
-        ):
-            self._save()
-        if config.export.at_end:
-            self.result.export = rank.export("export", config.export.dtype, self.progress.step)
-        rank.tracker.event(self.progress.step, "end", finished=self.result.finished)
+            done = replace(done, evaluated=True)
+        rank.note(self.progress, done)
+        if self.config.export.at_end and not done.exported:
+            failed = self._attempt(self._export)
+            rank.note(self.progress, replace(done, exported=failed is None))
+            failure = failure or failed
+        if failure is not None:
+            raise failure
+        rank.tracker.event(step, "end", finished=self.result.finished)
         for callback in self.callbacks:
             callback.on_end(self)
 
-    def _interrupted(self, signum: int) -> Interrupted:
-        saved = self._save()
-        where = f"the checkpoint is {saved}" if saved else "it could not be saved, and the last checkpoint is older"
-        return Interrupted(
-            signum,
-            f"stopped by {signal.Signals(signum).name} after step {self.progress.step}; {where}: "
-            "the same command continues from it",
-        )
+    def _attempt(self, act: Callable[[], object]) -> ArrowtuneError | None:
+        """Save or export. A full disk costs this one, not the run: it is told, and what to do about it is the caller's."""
+        try:
+            act()
+        except (CheckpointError, ExportError) as error:
+            self.rank.tracker.event(self.progress.step, "warning", message=error.message)
+            return error
+        return None
+
+    def _stopped_by_signal(self, failure: ArrowtuneError | None) -> ArrowtuneError:
+        assert self._flag.signum is not None
+        stopped = f"stopped by {signal.Signals(self._flag.signum).name} after step {self.progress.step}"
+        failure = failure or self._attempt(self._save)
+        if failure is None:
+            where = f"the checkpoint is {self.result.checkpoint}: the same command continues from it"
+            return Interrupted(self._flag.signum, f"{stopped}; {where}")
+        newest = self.rank.checkpoints.latest()
+        older = f"the newest checkpoint is {newest}" if newest else "there is no older checkpoint"
+        return CheckpointError(f"{stopped}, and nothing was saved: {failure.message}; {older}", hint=failure.hint)
 
     def _evaluate(self) -> None:
-        rank = self.rank
-        for stats in evaluate(rank.backend, rank.eval_sets, self.progress.step):
+        rank, step = self.rank, self.progress.step
+        if self._evaluated_at == step:
+            return
+        for stats in evaluate(rank.backend, rank.eval_sets, step):
             self.result.evals.setdefault(stats.name, []).append((stats.step, stats.loss))
             rank.tracker.evaluated(stats)
             for callback in self.callbacks:
                 callback.on_evaluated(self, stats)
+            if self._signalled():
+                return
+        self._evaluated_at = step
 
     def evaluate(self) -> list[EvalStats]:
-        """Measure every evaluation set now, without tracking."""
+        """Measure every evaluation set now, without tracking.
+
+        Raises:
+            CheckpointError: The run was finished before, and left no checkpoint that could be measured.
+        """
+        found = self.rank.found
+        if self.rank.finished and (found is None or found.step != self.progress.step):
+            raise CheckpointError(
+                f"the run has ended at step {self.progress.step} without a checkpoint: there is no model to measure"
+            )
         return list(evaluate(self.rank.backend, self.rank.eval_sets, self.progress.step))
 
-    def _save(self) -> Path | None:
+    def _save(self) -> None:
+        if self._saved_at == self.progress.step:
+            return
         saved = self.rank.save(self.progress)
-        if saved is not None:
-            self.result.checkpoint = saved
-            for callback in self.callbacks:
-                callback.on_saved(self, saved)
-        return saved
+        self._saved_at, self.result.checkpoint = self.progress.step, saved
+        for callback in self.callbacks:
+            callback.on_saved(self, saved)
 
-
-def _due(every: int, step: int) -> bool:
-    return every > 0 and step % every == 0
+    def _export(self) -> None:
+        self.result.export = self.rank.export("export", self.progress.step)

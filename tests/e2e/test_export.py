@@ -63,7 +63,7 @@ def test_the_export_has_the_logits_of_the_checkpoint(run: Path, exported: dict[s
     import torch
 
     from arrowtune.config import SFTConfig
-    from arrowtune.rank import restored_model
+    from arrowtune.model import restored_model
 
     config = SFTConfig.parse(json.loads((run / "runs/exported/resolved.json").read_text())["config"])
     with restored_model(config, run / "runs/exported/checkpoints/step-00000003") as (backend, _), torch.no_grad():

@@ -11,65 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrowtune import Callback, CheckpointError, ConfigError, SFTConfig, SFTTrainer, TrainResult
+from arrowtune import Callback, CheckpointError, ConfigError, SFTConfig, SFTTrainer
 from arrowtune.errors import NonFiniteLoss
-from arrowtune.training.callbacks import Run
-from arrowtune.types import EvalStats, StepStats
-from support.assets import EXAMPLES
-
-
-def config(folder: Path, **sections: Any) -> SFTConfig:
-    tree: dict[str, Any] = {
-        "name": "trainer",
-        "output_dir": str(folder / "run"),
-        "data": {
-            "train": [str(EXAMPLES / "data/train/tasks.parquet"), str(EXAMPLES / "data/train/completions.jsonl.zst")],
-            "eval": [{"path": str(EXAMPLES / "data/heldout/chats.jsonl"), "name": "held out"}],
-            "max_length": 512,
-            "workers": 1,
-        },
-        "batch": {"examples": 64},
-        "optimizer": {"lr": 0.05},
-        "strategy": {"name": "reference"},
-        "export": {"at_end": False},
-        "track": ["jsonl"],
-    }
-    return SFTConfig.parse(tree | sections)
-
-
-def lines(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in found if kind is None or line["kind"] == kind]
-
-
-def train(configuration: SFTConfig, *callbacks: Callback) -> TrainResult:
-    with SFTTrainer(configuration, callbacks) as trainer:
-        return trainer.train()
-
-
-class Diary(Callback):
-    """Writes down what happens, in order."""
-
-    def __init__(self, stop_at: int = 0) -> None:
-        self.entries: list[str] = []
-        self._stop_at = stop_at
-
-    def on_start(self, run: Run) -> None:
-        self.entries.append(f"start {run.progress.step}")
-
-    def on_step(self, run: Run, stats: StepStats) -> None:
-        self.entries.append(f"step {stats.step}")
-        if stats.step == self._stop_at:
-            run.stop()
-
-    def on_evaluated(self, run: Run, stats: EvalStats) -> None:
-        self.entries.append(f"evaluated {stats.step}")
-
-    def on_saved(self, run: Run, checkpoint: Path) -> None:
-        self.entries.append(f"saved {checkpoint.name}")
-
-    def on_end(self, run: Run) -> None:
-        self.entries.append(f"end {run.progress.step}")
+from arrowtune.types import StepStats
+from support.run import Diary, config, events, lines, train
 
 
 def test_everything_happens_in_order_and_once(tmp_path: Path) -> None:
@@ -78,14 +23,14 @@ def test_everything_happens_in_order_and_once(tmp_path: Path) -> None:
     train(run, diary)
     assert diary.entries == [
         "start 0", "evaluated 0", "step 1", "step 2", "evaluated 2", "saved step-00000002", "step 3", "step 4", "evaluated 4",
-        "saved step-00000004", "step 5", "evaluated 5", "saved step-00000005", "end 5",
+        "saved step-00000004", "step 5", "saved step-00000005", "evaluated 5", "end 5",
     ]  # fmt: skip
 
 
 def test_a_due_evaluation_of_the_last_step_is_not_done_twice(tmp_path: Path) -> None:
     diary = Diary()
     train(config(tmp_path, train={"steps": 2}, eval={"every": 2}, checkpoint={"every": 2}), diary)
-    assert diary.entries == ["start 0", "step 1", "step 2", "evaluated 2", "saved step-00000002", "end 2"]
+    assert diary.entries == ["start 0", "step 1", "step 2", "saved step-00000002", "evaluated 2", "end 2"]
 
 
 def test_the_result_and_the_metrics_say_the_same(tmp_path: Path) -> None:
@@ -157,6 +102,20 @@ def test_more_steps_continue_a_finished_run_with_a_new_schedule(tmp_path: Path) 
     assert len(set(digests)) == 6
 
 
+def test_more_steps_are_told_with_both_numbers(tmp_path: Path) -> None:
+    train(config(tmp_path, train={"steps": 3}))
+    train(config(tmp_path, train={"steps": 6}))
+    (warning,) = events(tmp_path, "warning")
+    assert "had 3 steps and now has 6" in warning["message"]
+
+
+def test_a_stop_where_something_is_due_does_it_once(tmp_path: Path) -> None:
+    diary = Diary(stop_at=2)
+    train(config(tmp_path, train={"steps": 6}, eval={"every": 2}, checkpoint={"every": 2}), diary)
+    assert diary.entries == ["start 0", "step 1", "step 2", "evaluated 2", "saved step-00000002", "end 2"]
+    assert len(lines(tmp_path, "eval")) == len(events(tmp_path, "checkpoint")) == 1
+
+
 def test_packing_changes_neither_the_examples_nor_the_loss(tmp_path: Path) -> None:
     told = []
     for packing in ("best_fit", "first_fit", "none"):
@@ -209,7 +168,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_told(tmp_path: Path) -> 
     os.truncate(tmp_path / "run" / "checkpoints" / "step-00000004" / "reference.npz", 10)
     continued = train(run)
     assert (continued.started_at, continued.progress.step) == (2, 4)
-    (warning,) = (line for line in lines(tmp_path, "event") if line["event"] == "warning")
+    (warning,) = events(tmp_path, "warning")
     assert "step-00000004/reference.npz has 10 bytes" in warning["message"]
 
 
@@ -219,7 +178,8 @@ def test_a_loss_that_is_no_number_names_the_step_and_keeps_what_was_saved(tmp_pa
             if stats.step == 2:
                 run.rank.backend.model.inputs[:] = np.nan
 
-    with pytest.raises(NonFiniteLoss, match=r"step 3 \(batch \w+, 64 examples\)"):
+    rows = r"its rows are (tasks: tasks.parquet row \d+; |completions: completions.jsonl.zst:\d+; ){5}and 59 more"
+    with pytest.raises(NonFiniteLoss, match=rf"step 3 \(batch \w+, 64 examples\): .*{rows}"):
         train(config(tmp_path, train={"steps": 4}, checkpoint={"every": 1}), Poison())
     assert [line["step"] for line in lines(tmp_path, "train")] == [1, 2]
     assert (tmp_path / "run" / "checkpoints" / "step-00000001" / "complete.json").exists()

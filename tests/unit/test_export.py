@@ -15,8 +15,9 @@ from arrowtune.training.export import finish_export
 from support.assets import TINY
 
 
-def weights(folder: Path, dtype: str = "float32") -> Path:
+def weights(folder: Path, dtype: str = "float32", generation: dict[str, Any] | None = None) -> Path:
     folder.mkdir()
+    (folder / "generation_config.json").write_text(json.dumps(generation or {}))
     save_file({"w": np.zeros((2, 2), np.float32)}, str(folder / "model.safetensors"))
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": dtype}))
     return folder
@@ -41,7 +42,7 @@ def test_B82_sampling_settings_without_sampling_are_mended_with_a_note(tmp_path:
     from transformers import GenerationConfig
 
     base = {"do_sample": False, "temperature": 0.9, "top_p": 0.5, "max_length": 100}
-    final, notes = finish(tmp_path, weights(tmp_path / "partial"), generation_config=base)
+    final, notes = finish(tmp_path, weights(tmp_path / "partial", generation=base))
     assert len(notes) == 2
     assert "temperature" in notes[0]
     settings = GenerationConfig.from_pretrained(final)
@@ -50,7 +51,7 @@ def test_B82_sampling_settings_without_sampling_are_mended_with_a_note(tmp_path:
 
 
 def test_stop_tokens_come_first_and_the_base_model_keeps_its_own(tmp_path: Path) -> None:
-    final, _ = finish(tmp_path, weights(tmp_path / "partial"), generation_config={"eos_token_id": [9, 4]})
+    final, _ = finish(tmp_path, weights(tmp_path / "partial", generation={"eos_token_id": [9, 4]}))
     assert json.loads((final / "generation_config.json").read_text())["eos_token_id"] == [7, 9, 4]
 
 

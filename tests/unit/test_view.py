@@ -97,6 +97,7 @@ class Result:
     checkpoint: Path | None = None
     export: Path | None = None
     tokens_per_second: float = 0.0
+    idle: bool = False
 
 
 def test_training_ends_with_what_changed_and_where_it_is() -> None:
@@ -128,7 +129,8 @@ def test_training_ends_with_what_changed_and_where_it_is() -> None:
 
 
 def test_a_finished_run_says_so_and_an_early_stop_says_how_to_go_on() -> None:
-    assert "12 of 12: the run was finished already, nothing was changed" in trained_text(Result(Progress(12, 1, 1), 12, 12))
+    idle = trained_text(Result(Progress(12, 1, 1), 12, 12, idle=True))
+    assert "12 of 12: everything the run asks for was done already, nothing was changed" in idle
     assert "7 of 12; the same command continues" in trained_text(Result(Progress(7, 1, 1), 0, 12))
 
 

@@ -22,6 +22,8 @@ class Run(Protocol):
 class Callback:
     """Override what you need. Every rank calls every hook, in this order: start, (step, evaluated*, saved?)*, end.
 
+    After the last step the checkpoint comes before the evaluation, so that nothing that follows can lose the training.
+
     A hook that raises ends the run with that error.
     """
 

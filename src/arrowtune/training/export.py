@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from arrowtune.errors import ExportError
+from arrowtune.training.tokenizer import read_object, write_object, write_tokenizer
 
 MARKER = "arrowtune-export.json"
 """Tells a folder that a later export may replace from one that it must not touch."""
 
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-)
+_STEP = re.compile(r"export-(\d+)")
 
 
 def finish_export(
@@ -31,18 +26,17 @@ def finish_export(
     tokenizer_folder: Path,
     chat_template: str | None,
     stop_token_ids: tuple[int, ...],
-    generation_config: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Turn a folder of weights into a model folder that loads anywhere.
 
     Args:
-        partial: Holds what the backend wrote.
+        partial: Holds what the backend wrote: weights, configuration, the base model's generation settings.
         final: Where the folder goes; an older export there is replaced.
         tokenizer_folder: The tokenizer that made the ids.
-        chat_template: The template that was trained, written both as a file and into the tokenizer's configuration, since
-            readers look in one or the other.
+        chat_template: The template that was trained.
         stop_token_ids: The end-of-turn tokens that were trained; generation must stop at them.
-        generation_config: What the base model came with.
+        about: What the marker says beside being ours, such as the step.
 
     Returns:
         What had to be mended, one sentence each.
@@ -51,31 +45,41 @@ def finish_export(
         ExportError: A file cannot be written, or the weights are not what the configuration says.
     """
     try:
-        _write_tokenizer(partial, tokenizer_folder, chat_template)
-        notes = _write_generation_config(partial, generation_config or {}, stop_token_ids)
+        write_tokenizer(partial, tokenizer_folder, chat_template)
+        notes = _write_generation_config(partial, stop_token_ids)
         _check_weights(partial)
-        _write_json(partial / MARKER, {"written_by": "arrowtune export"})
+        write_object(partial / MARKER, {"written_by": "arrowtune export", **(about or {})})
         _replace(partial, final)
     except OSError as error:
         raise ExportError(f"the export {final} cannot be written: {error.strerror or error}", hint="free some space") from error
     return notes
 
 
-def _write_tokenizer(folder: Path, source: Path, chat_template: str | None) -> None:
-    for name in _TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
-    if chat_template is None:
-        return
-    (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
-    path = folder / "tokenizer_config.json"
-    settings = _read_object(path) | {"chat_template": chat_template}
-    _write_json(path, settings)
+def marker_of(folder: Path) -> Mapping[str, Any] | None:
+    """What an export of ours says of itself; None where the folder is no export."""
+    try:
+        return read_object(folder / MARKER) or None
+    except (OSError, ExportError):
+        return None
 
 
-def _write_generation_config(folder: Path, base: Mapping[str, Any], stop_token_ids: tuple[int, ...]) -> list[str]:
+def prune_exports(folder: Path, *, keep: int, step: int) -> None:
+    """Remove all but the newest `keep` of the exports `export-STEP` in a run folder.
+
+    Those of steps beyond `step` are of a run that was then continued from further back: they go first.
+    """
+    named = ((int(match[1]), path) for path in folder.glob("export-*") if (match := _STEP.fullmatch(path.name)))
+    own = sorted((number <= step, number, path) for number, path in named if marker_of(path))
+    for _, _, path in own[:-keep]:
+        removed = path.with_name(f".{path.name}.replaced")
+        shutil.rmtree(removed, ignore_errors=True)
+        os.rename(path, removed)
+        shutil.rmtree(removed, ignore_errors=True)
+
+
+def _write_generation_config(folder: Path, stop_token_ids: tuple[int, ...]) -> list[str]:
     path = folder / "generation_config.json"
-    settings = _read_object(path) | dict(base)
+    settings = read_object(path)
     notes: list[str] = []
     if not settings.get("do_sample"):
         # Sampling settings without sampling: transformers refuses to save such a file, and warns on loading it.
@@ -86,13 +90,13 @@ def _write_generation_config(folder: Path, base: Mapping[str, Any], stop_token_i
         known = before if isinstance(before, list) else [] if before is None else [before]
         stops = [*stop_token_ids, *(token for token in known if token not in stop_token_ids)]
         settings["eos_token_id"] = stops[0] if len(stops) == 1 else stops
-    _write_json(path, settings)
+    write_object(path, settings)
     return notes
 
 
 def _check_weights(folder: Path) -> None:
     """Read the headers back: every tensor is there once, in the dtype that the configuration names."""
-    told = _read_object(folder / "config.json").get("dtype")
+    told = read_object(folder / "config.json").get("dtype")
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ExportError(f"{folder} holds no weights")
@@ -134,17 +138,3 @@ def check_replaceable(final: Path) -> None:
     """
     if final.exists() and not (final.is_dir() and ((final / MARKER).is_file() or not any(final.iterdir()))):
         raise ExportError(f"{final} exists and was not written by an export", hint="name a folder that does not exist yet")
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise ExportError(f"{path} is not JSON: {error}") from None
-    return value if isinstance(value, dict) else {}
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

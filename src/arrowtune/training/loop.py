@@ -41,12 +41,14 @@ class Loop:
         schedule: The learning rate of every step.
         totals: The global batch of a 0-based step, summed over all ranks.
         steps_per_epoch: For the fraction of epochs done.
+        rows: Where the examples of a 0-based step come from, in words.
     """
 
     backend: Backend
     schedule: Schedule
     totals: Callable[[int], StepTotals]
     steps_per_epoch: float
+    rows: Callable[[int], str]
 
     def steps(self, batches: Iterable[tuple[int, Sequence[Batch]]]) -> Iterator[StepStats]:
         """Train on the micro-batches of one step after another, yielding after every optimizer step.
@@ -61,7 +63,7 @@ class Loop:
                 result = self.backend.train_step(micro_batches, loss_weight=totals.loss_weight, lr=lr)
             except NonFiniteLoss as error:
                 where = f"step {step + 1} (batch {totals.digest}, {totals.examples} examples)"
-                raise NonFiniteLoss(f"{where}: {error.message}", hint=error.hint) from error
+                raise NonFiniteLoss(f"{where}: {error.message}; its rows are {self.rows(step)}", hint=error.hint) from error
             now = time.perf_counter()
             yield StepStats(
                 step=step + 1,

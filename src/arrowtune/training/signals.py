@@ -1,12 +1,15 @@
-"""SIGTERM and SIGINT end a run after the current step, with a checkpoint."""
+"""SIGTERM and SIGINT end a run after the current step, with a checkpoint.
+
+They are held back only while there is something to save, from the first step to the last save. Before and after, a signal
+means now: it goes to whoever handled it before, and what was being done is done again by the next start.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 class StopFlag:
@@ -14,6 +17,7 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.signum: int | None = None
+        self._previous: dict[signal.Signals, Any] = {}
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:
@@ -22,17 +26,21 @@ class StopFlag:
             signal.raise_signal(signum)
         self.signum = signum
 
+    def hold(self) -> None:
+        """Hold signals back from here on. Outside the main thread none arrive, and none are held."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {signum: signal.signal(signum, self) for signum in (signal.SIGTERM, signal.SIGINT)}
 
-@contextmanager
-def stop_on_signals() -> Iterator[StopFlag]:
-    """Turn SIGTERM and SIGINT into a flag for the time of the block. Outside the main thread it stays unset."""
-    flag = StopFlag()
-    if threading.current_thread() is not threading.main_thread():
-        yield flag
-        return
-    previous = {signum: signal.signal(signum, flag) for signum in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield flag
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
+    def release(self) -> None:
+        """Let signals through again."""
+        previous, self._previous = self._previous, {}
+        if threading.current_thread() is threading.main_thread():
+            for signum, handler in previous.items():
+                signal.signal(signum, handler)
+
+    def pass_on(self) -> None:
+        """Let signals through again, the one that nobody has acted on yet first."""
+        self.release()
+        if self.signum is not None:
+            signum, self.signum = self.signum, None
+            signal.raise_signal(signum)

@@ -32,6 +32,8 @@ class Trained(Protocol):
     def export(self) -> Path | None: ...
     @property
     def tokens_per_second(self) -> float: ...
+    @property
+    def idle(self) -> bool: ...
 
 
 def trained_text(result: Trained) -> str:
@@ -78,8 +80,8 @@ def evaluated_json(evals: Sequence[EvalStats]) -> dict[str, Any]:
 
 def _steps(result: Trained) -> str:
     step, total = result.progress.step, result.total_steps
-    if step == result.started_at and step >= total:
-        return f"{step} of {total}: the run was finished already, nothing was changed"
+    if result.idle:
+        return f"{step} of {total}: everything the run asks for was done already, nothing was changed"
     begun = f", continued from {result.started_at}" if result.started_at else ""
     rest = "" if step >= total else "; the same command continues"
     return f"{step} of {total}{begun}{rest}"
