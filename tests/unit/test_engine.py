@@ -36,6 +36,15 @@ def test_the_fast_engine_gives_the_reference_ids_and_places(name: str) -> None:
         assert set(begins) <= set(two.starts[part].tolist()) | {one.base[k]}
 
 
+def test_runs_of_spaces_need_no_reference_engine_where_the_added_vocabulary_spells_them() -> None:
+    fast, slow = renderer("gemma3").engine, renderer("gemma3", False).engine
+    spaced, spelled = "def f():\n    if x:\n        return  1", "▁▁ and ▁▁▁▁"
+    one, two = fast.encode([spaced, spelled]), slow.encode([spaced, spelled])
+    np.testing.assert_array_equal(one.ids, two.ids)
+    np.testing.assert_array_equal(one.starts, two.starts)
+    assert (fast.encode([spaced]).referred, fast.encode([spelled]).referred) == (0, 1)
+
+
 @given(st.text(max_size=40))
 def test_utf8_places(text: str) -> None:
     assert utf8_places(text).tolist() == [len(text[:k].encode()) for k in range(len(text) + 1)]

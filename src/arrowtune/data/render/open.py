@@ -60,7 +60,8 @@ def byte_lengths(files: TokenizerFiles, fast: Any) -> npt.NDArray[np.int64]:
         if (text := name(token)) is not None:
             lengths[token] = spell(text)
     for entry in files.added:
-        lengths[entry.id] = len(entry.text.encode())
+        if not (entry.merged and "\u2581" in entry.text):  # such a token spells spaces far more often than its own letters
+            lengths[entry.id] = len(entry.text.encode())
     if (unknown := files.special_tokens.get("unk_token")) is not None and (token := fast.token_to_id(unknown)) is not None:
         lengths[token] = _UNKNOWN
     return lengths
