@@ -19,7 +19,7 @@ from arrowtune.data.encode import Recipe, UnitEncoder
 from arrowtune.data.report import Tally
 from arrowtune.data.units import Unit
 from arrowtune.data.warm import warm_up
-from arrowtune.data.worker import AHEAD, CANNOT_FORK, host, solo
+from arrowtune.data.worker import AHEAD, AHEAD_AT_FIRST, CANNOT_FORK, host, solo
 from arrowtune.errors import WorkerLost
 
 Done = tuple[Unit, Tally]
@@ -54,7 +54,9 @@ def encode_by(workers: int, recipe: Recipe, units: Iterator[Unit]) -> Iterator[D
     crew = _Crew(workers, recipe)
     try:
         for unit in units:
-            yield from crew.collect(block=all(len(worker.held) >= AHEAD for worker in crew.workers))
+            while crew.full():
+                yield from crew.collect(block=True)
+            yield from crew.collect(block=False)
             min(crew.workers, key=lambda worker: len(worker.held)).give(unit)
         while any(worker.held for worker in crew.workers):
             yield from crew.collect(block=True)
@@ -83,12 +85,17 @@ class _Crew:
         self._processes: list[BaseProcess] = []
         self._control: Connection | None = None
         self._fates: dict[int, int] = {}
+        self._ahead = AHEAD_AT_FIRST
         self.workers: list[_Worker] = []
         # Only Linux lets a forked worker end with the process that forked it.
         if sys.platform == "linux":
             self._start_host(workers)
         else:
             self._start_alone(workers)
+
+    def full(self) -> bool:
+        """Whether every worker holds as much as it should."""
+        return all(len(worker.held) >= self._ahead for worker in self.workers)
 
     def collect(self, *, block: bool) -> list[Done]:
         """What workers have finished; waits for at least one if `block`."""
@@ -159,6 +166,7 @@ class _Crew:
             raise self._lost(number) from None
         if isinstance(answer, BaseException):
             raise answer
+        self._ahead = AHEAD
         return worker.held.pop(0), answer
 
     def _lost(self, number: int) -> WorkerLost:

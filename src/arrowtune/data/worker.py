@@ -32,6 +32,9 @@ from arrowtune.errors import ArrowtuneError, WorkerLost
 AHEAD = 2
 """Units a worker holds: the one it works on, and the next."""
 
+AHEAD_AT_FIRST = 6
+"""Units that are given for a worker while its engine is loading."""
+
 CANNOT_FORK = "cannot fork"
 """What a host says, and ends, when something has started a thread in it."""
 
@@ -77,7 +80,7 @@ def _begin_while_loading(encoder: UnitEncoder, pipes: Sequence[Connection], held
     """Load the engine, and read and render what the workers are given first meanwhile."""
     loading = None
     while loading is None or loading.is_alive():
-        hungry = [pipe for pipe, units in zip(pipes, held, strict=True) if len(units) < AHEAD]
+        hungry = [pipe for pipe, units in zip(pipes, held, strict=True) if len(units) < AHEAD_AT_FIRST]
         if not hungry:
             break
         for pipe in wait(hungry, 0.01 if loading else None):
