@@ -45,6 +45,11 @@ def test_runs_of_spaces_need_no_reference_engine_where_the_added_vocabulary_spel
     assert (fast.encode([spaced]).referred, fast.encode([spelled]).referred) == (0, 1)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_ordinary_chats_need_no_reference_engine(name: str) -> None:
+    assert "reference_engine" not in encode(renderer(name), chat("u:  Wie geht's?", "a:Gut,\n    danke ü 日本 👍.")).counts
+
+
 @given(st.text(max_size=40))
 def test_utf8_places(text: str) -> None:
     assert utf8_places(text).tolist() == [len(text[:k].encode()) for k in range(len(text) + 1)]

@@ -60,7 +60,8 @@ def byte_lengths(files: TokenizerFiles, fast: Any) -> npt.NDArray[np.int64]:
         if (text := name(token)) is not None:
             lengths[token] = spell(text)
     for entry in files.added:
-        if not (entry.merged and "\u2581" in entry.text):  # such a token spells spaces far more often than its own letters
+        # A token of nothing but U+2581 spells spaces far more often than that letter.
+        if not (entry.merged and files.alphabet == "pieces" and not entry.text.strip("\u2581")):
             lengths[entry.id] = len(entry.text.encode())
     if (unknown := files.special_tokens.get("unk_token")) is not None and (token := fast.token_to_id(unknown)) is not None:
         lengths[token] = _UNKNOWN
