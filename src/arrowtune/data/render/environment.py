@@ -79,9 +79,11 @@ class _Environment(ImmutableSandboxedEnvironment):
         if kind is dict and attribute not in _DICT_NAMES:
             # What the sandbox does after the attribute lookup has failed.
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if kind is _Namespace and attribute in (values := _values_of(obj)):
-            # Only templates put values there, under names that were checked.
-            return values[attribute]
+        if kind is _Namespace:
+            # Only templates put values there, under names that were checked. Its own attribute lookup is slow.
+            values = _attributes_of(obj, "_Namespace__attrs")
+            if attribute in values:
+                return values[attribute]
         if self._safe.get((kind, attribute)) and attribute not in _FORMATTERS:
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
@@ -95,11 +97,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return safe
 
 
-def _values_of(namespace: _Namespace) -> dict[str, Any]:
-    """The values of a namespace, past its own slow attribute lookup."""
-    values: dict[str, Any] = object.__getattribute__(namespace, "_Namespace__attrs")
-    return values
-
+_attributes_of = object.__getattribute__
 
 _FORMATTERS = frozenset({"format", "format_map"})
 """Methods of strings that the sandbox replaces by its own."""

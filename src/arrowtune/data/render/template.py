@@ -84,16 +84,23 @@ class ChatTemplate:
         self.date = date
 
     def _marks(self) -> dict[str, Callable[..., Any]]:
-        # Passing the context keeps the compiler from evaluating a mark at compile time.
-        def mark(note: Callable[[Any], Any]) -> Callable[..., Any]:
-            return jinja2.pass_context(lambda context, value: note(value))
+        # The lists live as long as the template, so that a mark, of which there are many, is one call.
+        pieces, turn, tag, index = self._pieces, self._turns.append, self._tags.append, self._ids.get
 
-        return {
-            ENTER: mark(lambda value: self._turns.append((len(self._pieces), self._ids.get(id(value), -1)))),
-            LEAVE: mark(lambda value: self._turns.append((len(self._pieces), -1))),
-            GENERATE: mark(lambda value: self._tags.append(len(self._pieces))),
-            GENERATED: mark(lambda value: self._tags.append(len(self._pieces))),
-        }
+        # Passing the context keeps the compiler from evaluating a mark at compile time.
+        @jinja2.pass_context
+        def enter(context: Any, value: Any) -> None:
+            turn((len(pieces), index(id(value), -1)))
+
+        @jinja2.pass_context
+        def leave(context: Any, value: Any) -> None:
+            turn((len(pieces), -1))
+
+        @jinja2.pass_context
+        def generate(context: Any, value: Any) -> None:
+            tag(len(pieces))
+
+        return {ENTER: enter, LEAVE: leave, GENERATE: generate, GENERATED: generate}
 
     def render(
         self,
@@ -109,8 +116,9 @@ class ChatTemplate:
             TemplateFailure: The template raised.
             RenderError: The template reads the clock and no date is set.
         """
-        self._pieces, self._turns, self._tags = [], [], []
-        self._ids = {id(message): index for index, message in enumerate(messages)}
+        for noted in (self._pieces, self._turns, self._tags, self._ids):
+            noted.clear()
+        self._ids.update((id(message), index) for index, message in enumerate(messages))
         variables = {
             **self._constants,
             **(template_kwargs or {}),
