@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from real_chats import ROOT, chats, tokenizer_folder
-
 from arrowtune.data.formats import get_format
 from arrowtune.data.render import Renderer, RenderSpec
 from arrowtune.data.render.template import ChatTemplate, Shape, shape_message
 from arrowtune.data.tokenizer import read_tokenizer
 from arrowtune.types import Conversation, Origin
+from real_chats import ROOT, chats, tokenizer_folder
 
 RESULTS = ROOT / "bench" / "results"
 BATCH = 256
