@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrowtune.data.render.engine import NASTY, Engine, utf8_places
+from arrowtune.data.render.engine import DISAGREES, NASTY, Engine, utf8_places
 from arrowtune.data.tokenizer import read_tokenizer
 from support.assets import tokenizer_folder
 from support.render import CHATML, NAMES, chat, encode, renderer, skip, trained, with_template
@@ -98,3 +99,31 @@ def test_a_byte_that_the_vocabulary_lacks_is_left_out_by_both_engines(tmp_path: 
     assert fast.ids.tolist() == slow.ids.tolist()
     assert fast.offsets.tolist() == slow.offsets.tolist()
     assert fast.referred == 2
+
+
+class Liar:
+    """An engine that is right about everything but one word."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def encode_batch_flat(self, texts: list[str], **options: Any) -> Any:
+        return self._engine.encode_batch_flat([text.replace("heron", "crane") for text in texts], **options)
+
+
+def test_an_engine_that_differs_on_the_first_rows_is_not_used() -> None:
+    files = read_tokenizer(tokenizer_folder("qwen3"))
+    engine, right = Engine(files), Engine(files, fast=False)
+    engine.__dict__["_opened"] = (Liar(engine._opened[0]), "")
+    assert engine.fast, "the texts that engines are compared on say nothing of it"
+    texts = ["Which bird is this?", "A heron."]
+    np.testing.assert_array_equal(engine.encode(texts).ids, right.encode(texts).ids)
+    assert (engine.fast, engine.reason) == (False, DISAGREES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_ordinary_row_needs_no_reference_engine(name: str) -> None:
+    assert "reference_engine" not in encode(renderer(name), chat("u:Which bird is this?", "a:A grey heron,  standing.")).counts
