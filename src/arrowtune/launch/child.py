@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
 from arrowtune.errors import ArrowtuneError, BackendError, Interrupted, WorkerLost
@@ -25,6 +25,8 @@ from arrowtune.launch.devices import share_cores
 from arrowtune.launch.hub import END
 
 PR_SET_PDEATHSIG = 1
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+_END_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,12 @@ def run_rank(task: Task) -> None:
     line = Client(task.address, family="AF_UNIX")
     threading.Thread(target=_watch, args=(line,), daemon=True).start()
     try:
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, _interrupt)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         # The launcher answers with the signals it has had so far, so from here on they may come.
         line.send((rank, os.getpid()))
+        for signum in _STOPS:
+            signal.signal(signum, lambda got, _: _stop_here(line, got))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         share_cores(int(os.environ["LOCAL_WORLD_SIZE"]))
         value = resolve_entry(task.entry)(pickle.loads(task.payload))
         _say(line, "done", value if rank == 0 else None)
@@ -87,13 +91,22 @@ def crash(rank: int, error: BaseException, log: Path | None) -> WorkerLost:
     return WorkerLost(f"rank {rank} failed: {reason}", hint=f"its traceback is in {log}" if log else "its traceback is above")
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise Interrupted(signum, f"stopped by {signal.Signals(signum).name} outside the training loop; nothing new was saved")
+def _stop_here(line: Connection, signum: int) -> None:
+    """Leave at once, in the middle of whatever is being done; while steps are trained the trainer holds signals back.
+
+    Not by an exception: the code of a model, or a library it imports, may catch those. There is nothing to unwind either, since
+    locks and private stores are the launcher's. The launcher then ends all ranks at once; this one stays until it does, so that
+    those in a collective do not find it broken first.
+    """
+    name = signal.Signals(signum).name
+    _say(line, "left", Interrupted(signum, f"stopped by {name}; what was finished is kept, and the same command continues"))
+    time.sleep(_END_SECONDS)
+    _leave()
 
 
 def _say(line: Connection, kind: str, value: Any) -> None:
     # From here on the rank is ending anyway, and a signal must not make that a failure.
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    for signum in _STOPS:
         signal.signal(signum, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -34,14 +34,14 @@ class Outcome:
 
     Attributes:
         rank: Which one.
-        kind: `done` with the returned value, `stopped` by a signal, `error` raised on purpose, `crash` for any other
-            exception, `lost` where the connection broke first.
+        kind: `done` with the returned value, `stopped` by a signal with all the others, `left` by itself on a signal, `error`
+            raised on purpose, `crash` for any other exception, `lost` where the connection broke first.
         value: What was returned, the exception, or for a lost rank its exit code (minus the signal) where it is known.
         expected: Whether the launcher had asked the rank to end before it was lost.
     """
 
     rank: int
-    kind: Literal["done", "stopped", "error", "crash", "lost"]
+    kind: Literal["done", "stopped", "left", "error", "crash", "lost"]
     value: Any = None
     expected: bool = False
 
@@ -138,7 +138,13 @@ class Hub:
             del self._ranks[rank]
 
     def _wind_up(self, outcome: Outcome) -> None:
-        """After a first failure the ranks that are through end at once, the others when the grace is over."""
+        """After a first failure the ranks that are through end at once, the others when the grace is over.
+
+        A rank leaves by itself only where no rank has anything to save: all end at once then, before any of them finds its
+        peers gone.
+        """
+        if outcome.kind == "left":
+            self.end()
         if outcome.kind in ("error", "crash", "lost") and self._timer is None:
             self._timer = threading.Timer(GRACE_SECONDS, self.end)
             self._timer.daemon = True
@@ -205,9 +211,21 @@ def cause(outcomes: list[Outcome]) -> Outcome | None:
 
 
 def stopped(outcomes: list[Outcome]) -> ArrowtuneError | None:
-    """What a rank that was stopped by a signal has to say, rank 0 before all."""
-    ends = sorted((outcome for outcome in outcomes if outcome.kind == "stopped"), key=lambda outcome: outcome.rank)
-    return ends[0].value if ends else None
+    """What a rank that was stopped by a signal has to say, where the signal is why the run has ended.
+
+    A clean stop of all ranks goes before one that left, and rank 0 before the others. A failure that was there first goes
+    before both: elastic ends the peers of a failed rank with a signal too. Only a crash does not undo a clean stop.
+    """
+    ends = [outcome for outcome in outcomes if outcome.kind in ("stopped", "left")]
+    if not ends:
+        return None
+    said = min(ends, key=lambda outcome: (outcome.kind != "stopped", outcome.rank))
+    found = cause(outcomes)
+    clean = found is not None and found.kind == "crash" and said.kind == "stopped"
+    if found is not None and not clean and outcomes.index(found) < outcomes.index(ends[0]):
+        return None
+    last_words: ArrowtuneError = said.value
+    return last_words
 
 
 def _send_end(connection: Connection) -> None:

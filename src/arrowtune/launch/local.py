@@ -93,12 +93,13 @@ def _conclude(hub: Hub, failed: ChildFailedError | None, devices: int, logs: Pat
     results = {outcome.rank: outcome for outcome in hub.outcomes}
     if all(rank in results and results[rank].kind == "done" for rank in range(devices)):
         return results[0].value
-    if len(hub.signals) > 1:
-        second = signal.Signals(hub.signals[-1]).name
-        raise Interrupted(hub.signals[0], f"stopped at once by a second {second}; the last step was not saved")
-    found = cause(hub.outcomes)
-    if found is None and (end := stopped(hub.outcomes)) is not None:
+    if (end := stopped(hub.outcomes)) is not None:
         raise end
+    found = cause(hub.outcomes)
+    if hub.signals and (found is None or found.kind == "lost"):
+        first, last = (signal.Signals(signum).name for signum in (hub.signals[0], hub.signals[-1]))
+        how = f"at once by a second {last}" if len(hub.signals) > 1 else f"by {first} before it could save"
+        raise Interrupted(hub.signals[0], f"stopped {how}; what was finished is kept, and the same command continues")
     if found is not None and found.kind != "lost":
         assert isinstance(found.value, ArrowtuneError)
         raise found.value

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
+
+_SAME_WISH_SECONDS = 2.0
+"""A scheduler that signals every process of a job reaches a rank twice, once through its launcher."""
 
 
 class StopFlag:
@@ -17,14 +21,16 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.signum: int | None = None
+        self._heard = 0.0
         self._previous: dict[signal.Signals, Any] = {}
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.signum is not None:
+        if self.signum is None:
+            self.signum, self._heard = signum, time.monotonic()
+        elif time.monotonic() - self._heard > _SAME_WISH_SECONDS:
             # A second signal means now.
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
-        self.signum = signum
 
     def hold(self) -> None:
         """Hold signals back from here on. Outside the main thread none arrive, and none are held."""
