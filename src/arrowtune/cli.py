@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
 import sys
@@ -12,11 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 from arrowtune.errors import ArrowtuneError, Interrupted
+from arrowtune.view.output import print_result, results
 
 if TYPE_CHECKING:
     from arrowtune.config import SFTConfig
@@ -72,7 +72,7 @@ def run() -> int:
 # ---------------------------------------------------------------------- verbs
 
 
-def _verb(function: Callable[..., Any]) -> Callable[..., None]:
+def _verb(function: Callable[..., Any], parent: typer.Typer | None = None) -> Callable[..., None]:
     """Print what the function returns to stdout: a text, an object as JSON, or what prints itself to a rich console.
 
     Whatever is printed meanwhile goes to stderr.
@@ -80,12 +80,12 @@ def _verb(function: Callable[..., Any]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(*args: Any, **kwargs: Any) -> None:
-        with _results() as out:
+        with results() as out:
             result = function(*args, **kwargs)
             if os.environ.get("RANK", "0") == "0":  # Under torchrun one process speaks for all.
-                _print(result, out)
+                print_result(result, out)
 
-    app.command()(command)
+    (parent or app).command(function.__name__.rpartition("_")[2])(command)
     return command
 
 
@@ -188,6 +188,53 @@ def export(
     return {"export": str(folder)} if as_json else str(folder)
 
 
+CacheDir = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="As data.cache_dir; else $ARROWTUNE_CACHE, else ~/.cache/arrowtune."),
+]
+cache_app = typer.Typer(no_args_is_help=True, help="See what prepare keeps, and remove what is not needed any more.")
+app.add_typer(cache_app, name="cache")
+_cache_verb = functools.partial(_verb, parent=cache_app)
+
+
+@_cache_verb
+def cache_list(cache_dir: CacheDir = None, as_json: Json = False) -> Any:
+    """List stores, unfinished ones and converted tokenizers, with size, age and what they were made of."""
+    from arrowtune.data.cache import entries
+    from arrowtune.view.cached import cached_json, cached_text
+
+    folder = _cache(cache_dir)
+    found = entries(folder)
+    return cached_json(folder, found) if as_json else cached_text(folder, found)
+
+
+@_cache_verb
+def cache_prune(
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="SPAN", help="Stores and tokenizers not used for so long: 12h, 30d, 2w."),
+    ] = None,
+    keep: Annotated[int | None, typer.Option(metavar="N", min=0, help="All stores of a source but the N used last.")] = None,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Units of stores that were never finished.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would be.")] = False,
+    cache_dir: CacheDir = None,
+    as_json: Json = False,
+) -> Any:
+    """Remove stores by age and number, torn and superseded ones, and what killed processes left; never what is in use."""
+    from arrowtune.data.prune import Wish, prune, seconds_of
+    from arrowtune.view.cached import pruned_json, pruned_text
+
+    wish = Wish(None if older_than is None else seconds_of(older_than), keep, unfinished)
+    pruned = prune(_cache(cache_dir), wish, dry_run=dry_run)
+    return pruned_json(pruned, dry_run) if as_json else pruned_text(pruned, dry_run)
+
+
+def _cache(written: str | None) -> Path:
+    from arrowtune.resolve import cache_dir
+
+    return Path(cache_dir(written).value)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         from arrowtune import __version__
@@ -209,38 +256,6 @@ def _load(run: Path, overrides: list[str] | None) -> SFTConfig:
     from arrowtune.config import SFTConfig
 
     return SFTConfig.load(run, overrides or ())
-
-
-# ---------------------------------------------------------------------- results
-
-
-@contextmanager
-def _results() -> Iterator[TextIO]:
-    """The real stdout, while descriptor 1 leads to stderr: a library or a worker that prints cannot spoil a result."""
-    sys.stdout.flush()
-    with os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace") as out:
-        os.dup2(2, 1)
-        try:
-            yield out
-        finally:
-            sys.stdout.flush()
-            os.dup2(out.fileno(), 1)
-
-
-def _print(result: Any, out: TextIO) -> None:
-    try:
-        if callable(result):
-            from rich.console import Console
-
-            result(Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True))
-        else:
-            out.write(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False))
-            out.write("\n")
-        out.flush()
-    except BrokenPipeError:
-        # The reader has gone, as `head` does. Say nothing, and keep what is buffered from being flushed into the pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        raise typer.Exit(128 + signal.SIGPIPE) from None
 
 
 # ---------------------------------------------------------------------- ends

@@ -81,7 +81,7 @@ def resolve(config: SFTConfig, *, devices: int, gpu: bool, for_training: bool = 
         problems.append(Problem("data.train", "there is no training source", "add data.train: [{path: chats.jsonl}]"))
     derived = {
         "output_dir": _output_dir(config),
-        "data.cache_dir": _cache_dir(config),
+        "data.cache_dir": cache_dir(config.data.cache_dir),
         "data.workers": _workers(config),
         "batch.micro_tokens": _micro_tokens(config, problems),
         "launch.devices_per_node": _devices(config, devices, gpu, problems),
@@ -121,9 +121,14 @@ def _output_dir(config: SFTConfig) -> Derived:
     return Derived(str(config.run_dir), because)
 
 
-def _cache_dir(config: SFTConfig) -> Derived:
-    if config.data.cache_dir:
-        return Derived(config.data.cache_dir, "as written")
+def cache_dir(written: str | None) -> Derived:
+    """Where stores are kept.
+
+    Args:
+        written: `data.cache_dir` of the run file, or None.
+    """
+    if written:
+        return Derived(written, "as written")
     if chosen := os.environ.get("ARROWTUNE_CACHE"):
         return Derived(chosen, "ARROWTUNE_CACHE is set")
     if base := os.environ.get("XDG_CACHE_HOME"):

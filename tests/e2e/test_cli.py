@@ -30,7 +30,7 @@ print("code", code, "loaded", loaded)
 def test_the_version_and_the_verbs_are_told() -> None:
     assert arrowtune("--version").stdout.startswith("arrowtune ")
     told = arrowtune("--help").stdout
-    for verb in ("train", "prepare", "check", "show", "eval", "export"):
+    for verb in ("train", "prepare", "check", "show", "eval", "export", "cache"):
         assert f" {verb} " in told
 
 

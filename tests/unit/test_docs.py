@@ -66,7 +66,7 @@ def test_named_commands_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", text, flags=re.MULTILINE)) <= made
-    verbs = {"train", "prepare", "check", "show", "eval", "export", "--help"}
+    verbs = {"train", "prepare", "check", "show", "eval", "export", "cache", "--help"}
     assert set(re.findall(r"(?:^    |`)arrowtune ([a-z-]+)", text, flags=re.MULTILINE)) <= verbs
 
 

@@ -19,7 +19,6 @@ from arrowtune.data.store_format import FolderGone
 from arrowtune.data.units import Scan
 from support.prepare import Notes, chats, content, prepare, spec, write_lines
 
-
 SHORT = 24
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from arrowtune.data.config import SourceConfig
+from arrowtune.data.manifest import manifest_of
+from arrowtune.data.report import Tally
 from arrowtune.data.sources import resolve_source
 from arrowtune.data.store_writer import remove_abandoned
-from arrowtune.data.units import Scan
+from arrowtune.data.units import Scan, Scanned
 from arrowtune.errors import FormatError
 from support.prepare import Notes, chat, content, prepare, spec, write_lines
 
@@ -27,7 +31,7 @@ def test_what_happened_to_used_rows_is_one_line_for_each_source(tmp_path: Path) 
     [note] = notes.notes
     assert note == (
         "chats: 1 row cut to max_length, 1 row with messages after the last assistant turn, left out, "
-        "1 row with control tokens spelled in their content, encoded as text"
+        "1 row with control tokens spelled in their content"
     )
     prepare(path, tmp_path / "cache", progress=notes, rendering=spec(max_length=64))
     assert notes.notes == [note]
@@ -83,6 +87,30 @@ def test_what_a_writer_left_without_its_lock_is_removed_once_it_is_old(tmp_path:
         folder.mkdir()
         (folder / "data-00000.arrow").write_bytes(b"x")
     past = time.time() - 7200
-    os.utime(old, (past, past))
+    for path in (old / "data-00000.arrow", old):
+        os.utime(path, (past, past))
     assert remove_abandoned(tmp_path) == [old]
     assert young.is_dir()
+
+
+def test_a_million_skipped_rows_take_no_more_room_than_ten() -> None:
+    few, many = Tally(read=[0], kept=[0]), Tally(read=[0], kept=[0])
+    for tally, count in ((few, 10), (many, 1_000_000)):
+        tracemalloc.start()
+        for row in range(count):
+            tally.skip(0, row, row + 1, "bad_row", "it says so")
+        assert tracemalloc.get_traced_memory()[0] < 20_000
+        tracemalloc.stop()
+    total = Tally()
+    for _ in range(3):
+        total.add(many, [(0, 0, 1)])
+    assert total.skipped == {"bad_row": 3_000_000}
+    manifests = [len(json.dumps(manifest_of("", {}, [Scanned("rows.jsonl", "jsonl", 1, "", None)], tally))) for tally in (few, total)]
+    assert manifests[1] < manifests[0] + 40
+
+
+def test_what_is_said_of_a_gigantic_row_is_cut(tmp_path: Path) -> None:
+    rows = [chat("a", "b")] * 200 + [{"messages": [{"role": "x" * 1_000_000, "content": {"k" * 1_000_000: 1}}]}]
+    prepared = prepare(write_lines(tmp_path / "rows.jsonl", rows), tmp_path / "cache")
+    assert sum(prepared.skipped.values()) == 1
+    assert (prepared.store_path / "manifest.json").stat().st_size < 10_000

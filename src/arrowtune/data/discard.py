@@ -8,12 +8,13 @@ import secrets
 import shutil
 from pathlib import Path
 
-_GONE = ".gone-"
+GONE = ".gone-"
+"""How the names of things begin that are being removed."""
 
 
 def discard(path: Path) -> None:
     """Remove a folder or file that may be in use or absent: whoever has it open keeps it, nobody finds half of it."""
-    away = path.with_name(f"{_GONE}{secrets.token_hex(8)}")
+    away = path.with_name(f"{GONE}{secrets.token_hex(8)}")
     with contextlib.suppress(OSError):
         os.rename(path, away)
         remove_gone(path.parent)
@@ -21,7 +22,7 @@ def discard(path: Path) -> None:
 
 def remove_gone(parent: Path) -> None:
     """Finish what discarding processes that were killed have begun."""
-    for path in parent.glob(f"{_GONE}*"):
+    for path in parent.glob(f"{GONE}*"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:

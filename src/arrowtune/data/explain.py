@@ -15,7 +15,7 @@ from arrowtune.data.render import RenderSpec
 from arrowtune.data.shelf import newest
 from arrowtune.data.store import Store
 from arrowtune.data.units import Scanned, digest_only
-from arrowtune.data.workspace import STORES
+from arrowtune.data.workspace import DIGESTS, STORES
 from arrowtune.errors import StoreError
 from arrowtune.fingerprint import Memory, differences, digest_json
 
@@ -73,7 +73,7 @@ def explain_sources(jobs: Sequence[PrepareJob], spec: RenderSpec, data: DataConf
     Raises:
         DataError: A source cannot be read.
     """
-    memory = Memory(cache / "digests")
+    memory = Memory(cache / DIGESTS)
     try:
         return [_explain(Order.of(job, spec, memory), data, cache / STORES, memory) for job in jobs]
     finally:

@@ -30,7 +30,7 @@ from arrowtune.data.store import Store, read_manifest
 from arrowtune.data.store_format import FolderGone
 from arrowtune.data.store_writer import Writer, remove_abandoned
 from arrowtune.data.units import Scan, Unit, digest_only, recall
-from arrowtune.data.workspace import STORES, UNITS, finish, finish_left, mark_of, workspace
+from arrowtune.data.workspace import DIGESTS, STORES, UNITS, finish, finish_left, mark_of, workspace
 from arrowtune.errors import StoreError
 from arrowtune.fingerprint import Memory, digest_json
 
@@ -107,7 +107,7 @@ class _Desk:
         self._stores = self._root / STORES
         self._anew = data.force_recache or private is not None
         self._workers, self._progress = workers, progress
-        self.memory = Memory(self._root / "digests")
+        self.memory = Memory(self._root / DIGESTS)
 
     def prepare(self, job: PrepareJob) -> PreparedStore:
         """Find or make one store."""
@@ -138,7 +138,7 @@ class _Desk:
     def _in_turn(self, order: Order, started: float) -> tuple[Path, bool]:
         folder = self._workspace(order, forced=self._data.force_recache)
         waits = partial(self._note, order.job, "another process is preparing it: waiting for that one")
-        with workspace(folder, root=self._root, waits=waits, pace=self._pace):
+        with workspace(folder, root=self._root, waits=waits, about=_about(order), pace=self._pace):
             self.memory.refresh()
             path = None if self._anew else self._there(order)
             reused = path is not None
@@ -211,9 +211,7 @@ class _Desk:
 
     def _history(self, order: Order, tally: Tally, started: float) -> dict[str, Any]:
         return {
-            "name": order.job.name,
-            "role": order.job.role,
-            "path": os.path.abspath(order.source.path),
+            **_about(order),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "host": socket.gethostname(),
             "workers": self._workers,
@@ -244,3 +242,8 @@ def _gather(done: Iterator[Done], name: str, progress: Progress) -> tuple[list[B
             bases.append(base)
             total.add(own, base.of_pieces())
     return bases, total
+
+
+def _about(order: Order) -> dict[str, str]:
+    """What people know a source by."""
+    return {"name": order.job.name, "role": order.job.role, "path": os.path.abspath(order.source.path)}

@@ -14,6 +14,9 @@ SHOWN = 10
 
 BAD_ROW = "bad_row"
 
+DETAIL = 500
+"""How many characters are kept of what is said of a row."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -63,7 +66,7 @@ class Tally:
         self.skipped[reason] += 1
         places = self.places.setdefault(reason, [])
         if len(places) < SHOWN:
-            places.append(Place(file, row, line, detail))
+            places.append(Place(file, row, line, detail if len(detail) <= DETAIL else f"{detail[:DETAIL]} ..."))
 
     def skip_bad(self, file: int, row: int, line: int | None, detail: str) -> None:
         """Count a malformed row that was read outside of a unit."""

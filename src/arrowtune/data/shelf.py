@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from arrowtune.data.store_format import MANIFEST
@@ -51,11 +52,12 @@ def touch(folder: Path) -> None:
         os.utime(folder)
 
 
-def mapped_here(folder: Path) -> bool:
-    """Whether a process of this machine, as far as this one may see, has a file of the folder mapped."""
-    inside = os.fsencode(f"{folder.resolve()}{os.sep}")
+def mapped_here(folders: Sequence[Path]) -> set[Path]:
+    """Those of some folders that a process of this machine, as far as this one may see, has a file of mapped."""
+    left = {folder: os.fsencode(f"{folder.resolve()}{os.sep}") for folder in folders}
+    found = set[Path]()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
-            if inside in maps.read_bytes():
-                return True
-    return False
+            mapped = maps.read_bytes()
+            found |= {folder for folder, inside in left.items() if inside in mapped}
+    return found

@@ -53,7 +53,7 @@ class Store:
     def __init__(self, path: str | Path, *, name: str | None = None) -> None:
         self.path = Path(path)
         self.manifest: dict[str, Any] = read_manifest(self.path)
-        _check_files(self.path, self.manifest)
+        check_files(self.path, self.manifest)
         self.identity: str = self.manifest["identity"]
         self.name = name or _name_of(self.path) or self.identity[:12]
         arrays = {array: _map_array(self.path, array, dtype, len(self)) for array, dtype in ARRAYS.items()}
@@ -208,7 +208,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def _check_files(path: Path, manifest: Mapping[str, Any]) -> None:
+def check_files(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Make sure that every file of a store is there and as long as its manifest says.
+
+    Raises:
+        StoreError: One is not.
+    """
     for entry in manifest["files"]:
         try:
             size = (path / entry["name"]).stat().st_size

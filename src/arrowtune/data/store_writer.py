@@ -29,6 +29,7 @@ TEMPORARY = ".tmp-"
 
 _OWNER = ".owner"
 _ABANDONED_SECONDS = 3600
+_SILENT_SECONDS = 86400
 
 
 class Writer:
@@ -218,23 +219,29 @@ def _same(built: Path, there: Path) -> bool:
 
 
 def remove_abandoned(parent: Path) -> Sequence[Path]:
-    """Remove the folders of writers that died, as far as this machine knows; returns what was removed."""
-    removed = []
+    """Remove the folders of writers that died; returns what was removed."""
     remove_gone(parent)
-    for folder in sorted(parent.glob(f"{TEMPORARY}*")):
-        try:
-            abandoned = is_dead((folder / _OWNER).read_bytes())
-        except OSError:
-            # Too young to have an owner; or old, and its writer died between giving that up and the rename.
-            abandoned = _age(folder) > _ABANDONED_SECONDS
-        if abandoned:
-            discard(folder)
-            removed.append(folder)
+    now = time.time()
+    removed = [folder for folder in sorted(parent.glob(f"{TEMPORARY}*")) if is_abandoned(folder, now)]
+    for folder in removed:
+        discard(folder)
     return removed
 
 
-def _age(folder: Path) -> float:
+def is_abandoned(folder: Path, now: float) -> bool:
+    """Whether the writer of a folder under construction is gone, as far as can be told.
+
+    Args:
+        folder: What it builds.
+        now: The time.
+    """
     try:
-        return time.time() - folder.stat().st_mtime
+        if is_dead((folder / _OWNER).read_bytes()):
+            return True
+        silent = _SILENT_SECONDS  # Alive, or of another machine.
     except OSError:
-        return 0.0
+        silent = _ABANDONED_SECONDS  # Too young to have an owner; or its writer died between giving that up and the rename.
+    try:
+        return now - max(path.stat().st_mtime for path in (folder, *folder.glob("*"))) > silent
+    except OSError:
+        return False  # It is being published or removed.

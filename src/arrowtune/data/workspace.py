@@ -7,7 +7,8 @@ one rename. Where two work at once after all, the slower one finds its folder go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from arrowtune.data.lease import USUAL, Lease, Pace
 from arrowtune.data.store_format import disk_error
 from arrowtune.data.store_writer import TEMPORARY
 
-UNITS, STORES = "units", "stores"
+UNITS, STORES, DIGESTS = "units", "stores", "digests"
 """The folders of the cache."""
+
+ABOUT = "about.json"
+"""Says in a workspace what source its units are of."""
 
 _LEASE = ".lease"
 
@@ -28,13 +32,16 @@ def lease_of(folder: Path) -> Path:
 
 
 @contextmanager
-def workspace(folder: Path, *, root: Path, waits: Callable[[], None], pace: Pace = USUAL) -> Iterator[Path]:
+def workspace(
+    folder: Path, *, root: Path, waits: Callable[[], None], about: Mapping[str, str], pace: Pace = USUAL
+) -> Iterator[Path]:
     """Have a workspace to oneself; it stays for the next start unless `finish` removes it.
 
     Args:
         folder: The workspace, made where it is missing.
         root: The cache folder, for the error.
         waits: Called when another process works there.
+        about: Of the source; kept beside the units for people.
         pace: How often the lease is changed and looked at.
 
     Raises:
@@ -49,6 +56,7 @@ def workspace(folder: Path, *, root: Path, waits: Callable[[], None], pace: Pace
     with lease.kept():
         try:
             folder.mkdir(exist_ok=True)
+            (folder / ABOUT).write_text(json.dumps(dict(about)), encoding="utf-8")
         except OSError as error:
             raise disk_error(error, root) from None
         for parent, pattern in ((folder, "*"), (root / STORES, f"{mark_of(folder)}*")):
