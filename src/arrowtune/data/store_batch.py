@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -67,12 +68,29 @@ def measure(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], npt.NDArray[n
     return np.diff(offsets).astype(np.int32), trained.astype(np.int32), np.add.reduceat(counted, starts)
 
 
-def parts(offsets: npt.NDArray[np.int64]) -> list[slice]:
-    """Runs of examples whose record batches stay below the limit."""
-    most = BATCH_BYTES // 8
+def parts(offsets: npt.NDArray[Any], most: int = BATCH_BYTES) -> list[slice]:
+    """Runs of examples whose record batches stay below `most` bytes, unless a single example does not."""
+    tokens = most // 8
     parts, start = [], 0
     while start < len(offsets) - 1:
-        stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + most, "right")) - 1)
+        stop = max(start + 1, int(np.searchsorted(offsets, int(offsets[start]) + tokens, "right")) - 1)
         parts.append(slice(start, stop))
         start = stop
     return parts
+
+
+def cut(batch: pa.RecordBatch, most: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+    """A record batch of a store's schema as one or several below `most` bytes; nothing where it is empty."""
+    offsets = batch.column("input_ids").offsets.to_numpy()
+    alone = offsets[0] == 0 and offsets[-1] == len(batch.column("input_ids").values)  # Not a slice of a longer one.
+    for part in parts(offsets, most):
+        if alone and part == slice(0, batch.num_rows):
+            yield batch
+            return
+        lists = []
+        for name in ("input_ids", "loss_weights"):
+            places = batch.column(name).offsets.to_numpy()[part.start : part.stop + 1]
+            values = batch.column(name).values.slice(places[0], places[-1] - places[0])
+            lists.append(pa.ListArray.from_arrays(pa.array(places - places[0]), values, type=batch.schema.field(name).type))
+        rest = [column.slice(part.start, part.stop - part.start) for column in batch.columns[len(lists) :]]
+        yield pa.RecordBatch.from_arrays([*lists, *rest], schema=batch.schema)

@@ -18,9 +18,9 @@ import pyarrow as pa
 from arrowtune.data.discard import discard, remove_gone
 from arrowtune.data.lease import is_dead, this_process
 from arrowtune.data.shelf import newest, vacant
-from arrowtune.data.store_batch import Places, make_batch, measure, parts
+from arrowtune.data.store_batch import Places, cut, make_batch, measure, parts
 from arrowtune.data.store_files import ArrayFile, DataFile
-from arrowtune.data.store_format import ARRAYS, FILE_BYTES, MANIFEST, STORE_VERSION, disk_error, schema
+from arrowtune.data.store_format import ARRAYS, BATCH_BYTES, FILE_BYTES, MANIFEST, STORE_VERSION, disk_error, schema
 from arrowtune.fingerprint import digest_file
 from arrowtune.protocols import Tokens
 
@@ -41,16 +41,25 @@ class Writer:
         path: The folder that the store becomes.
         fractional: Whether loss weights are floats; else they are 0 and 1 and take a byte each.
         file_bytes: A data file ends with the record batch that reaches this.
+        batch_bytes: No record batch is larger, unless a single example is.
         mark: Becomes a part of the name of the folder that it is built in.
 
     Raises:
         StoreError: The parent folder cannot be written.
     """
 
-    def __init__(self, path: Path, *, fractional: bool = False, file_bytes: int = FILE_BYTES, mark: str = "") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        fractional: bool = False,
+        file_bytes: int = FILE_BYTES,
+        batch_bytes: int = BATCH_BYTES,
+        mark: str = "",
+    ) -> None:
         self.path = path
         self._schema = schema(fractional)
-        self._file_bytes = file_bytes
+        self._file_bytes, self._batch_bytes = file_bytes, batch_bytes
         self._files: list[dict[str, Any]] = []
         self._data: DataFile | None = None
         self._tokens = self._trained = 0
@@ -74,7 +83,7 @@ class Writer:
             ValueError: An example is empty, or its weights are fractional and the store's are not.
             StoreError: The disk refuses.
         """
-        for part in parts(tokens.offsets):
+        for part in parts(tokens.offsets, self._batch_bytes):
             start, stop = int(tokens.offsets[part.start]), int(tokens.offsets[part.stop])
             batch = make_batch(
                 Tokens(
@@ -85,16 +94,18 @@ class Writer:
                 places[part] if places is not None else Places.unknown(part.stop - part.start),
                 self._schema,
             )
-            self.append_batch(batch)
+            self._append(batch)
 
     def append_batch(self, batch: pa.RecordBatch) -> None:
-        """Add a record batch of the store's schema as it is.
+        """Add a record batch of the store's schema, in parts where it is too large.
 
         Raises:
             StoreError: The disk refuses.
         """
-        if not batch.num_rows:
-            return
+        for part in cut(batch, self._batch_bytes):
+            self._append(part)
+
+    def _append(self, batch: pa.RecordBatch) -> None:
         lengths, trained, sums = measure(batch)
         values: dict[str, npt.NDArray[Any]] = {"lengths": lengths, "trained_tokens": trained, "loss_weight_sums": sums}
         try:
