@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from support.cli import arrowtune
 
 RUN = """
 name: exported
-model: {path: tiny}
+model: {path: base, init: random}
+tokenizer: {chat_template: my.jinja}
 data:
   train: [{path: DATA/train/chats.jsonl, name: chats}]
   eval: [{path: DATA/heldout/chats.jsonl, name: held out}]
@@ -24,6 +26,8 @@ batch: {examples: 16, micro_tokens: 1024}
 optimizer: {lr: 3e-3}
 train: {steps: 3}
 """
+
+TEMPLATE = "{# mine #}" + (TINY / "chat_template.jinja").read_text()
 
 LOGITS = """
 import json, sys, torch
@@ -42,6 +46,8 @@ print(json.dumps({"logits": logits.flatten().tolist(), "ids": ids.tolist(), "cha
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported")
     (folder / "run.yaml").write_text(RUN.replace("DATA", str(EXAMPLES / "data")))
+    shutil.copytree(TINY, folder / "base")
+    (folder / "my.jinja").write_text(TEMPLATE)
     done = arrowtune("train", "run.yaml", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
@@ -62,21 +68,20 @@ def loaded(model: Path) -> dict[str, Any]:
 def test_the_export_has_the_logits_of_the_checkpoint(run: Path, exported: dict[str, Any]) -> None:
     import torch
 
-    from arrowtune.config import SFTConfig
     from arrowtune.model import restored_model
+    from arrowtune.origin import run_of
 
-    config = SFTConfig.parse(json.loads((run / "runs/exported/resolved.json").read_text())["config"])
-    with restored_model(config, run / "runs/exported/checkpoints/step-00000003") as (backend, _), torch.no_grad():
+    checkpoint = run / "runs/exported/checkpoints/step-00000003"
+    with restored_model(run_of(checkpoint), checkpoint) as (backend, _), torch.no_grad():
         model: Any = backend
         logits = model.model(input_ids=torch.tensor(exported["ids"]), use_cache=False).logits.flatten().tolist()
     assert logits == pytest.approx(exported["logits"], abs=1e-5)
 
 
 def test_B81_the_template_is_the_trained_one_in_both_places(run: Path, exported: dict[str, Any]) -> None:
-    template = (TINY / "chat_template.jinja").read_text()
     export = run / "runs/exported/export"
-    assert (export / "chat_template.jinja").read_text() == template
-    assert json.loads((export / "tokenizer_config.json").read_text())["chat_template"] == template
+    assert (export / "chat_template.jinja").read_text() == TEMPLATE
+    assert json.loads((export / "tokenizer_config.json").read_text())["chat_template"] == TEMPLATE
     assert exported["chat"].startswith("<|im_start|>user\nhi<|im_end|>")
 
 
@@ -99,19 +104,34 @@ def test_eval_measures_what_the_run_measured(run: Path) -> None:
     assert measured["loss"] == pytest.approx(told["loss"], rel=1e-6)
 
 
-def test_B80_export_again_in_the_dtype_asked_for(run: Path, exported: dict[str, Any]) -> None:
-    done = arrowtune("export", "runs/exported/checkpoints/step-00000003", "half", "--dtype", "bfloat16", cwd=run)
+def test_B80_export_again_from_elsewhere_in_the_dtype_asked_for(run: Path, exported: dict[str, Any], tmp_path: Path) -> None:
+    checkpoint = run / "runs/exported/checkpoints/step-00000003"
+    done = arrowtune("export", checkpoint, "half", "--dtype", "bfloat16", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "half"
-    half = loaded(run / "half")
+    half = loaded(tmp_path / "half")
     assert half["dtype"] == "torch.bfloat16"
-    assert json.loads((run / "half/config.json").read_text())["dtype"] == "bfloat16"
+    assert json.loads((tmp_path / "half/config.json").read_text())["dtype"] == "bfloat16"
     assert half["logits"] == pytest.approx(exported["logits"], abs=0.25)
     sizes = [
         sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        for folder in (run / "half", run / "runs/exported/export")
+        for folder in (tmp_path / "half", run / "runs/exported/export")
     ]
     assert sizes[0] == pytest.approx(sizes[1] / 2, rel=0.01)
+
+
+def test_an_export_has_the_template_of_the_training_whatever_became_of_its_files(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    resolved = copy / "runs/exported/resolved.json"
+    resolved.write_text(resolved.read_text().replace(str(run), str(copy)))
+    (copy / "my.jinja").write_text("{{ 'edited' }}")
+    settings = json.loads((copy / "base/tokenizer_config.json").read_text())
+    (copy / "base/tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": "<|endoftext|>"}))
+    done = arrowtune("export", copy / "runs/exported/checkpoints/step-00000003", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("chat_template.jinja", "tokenizer_config.json", "tokenizer.json", "generation_config.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (run / "runs/exported/export" / name).read_bytes(), name
 
 
 @pytest.mark.slow

@@ -74,6 +74,12 @@ def test_a_signal_during_the_last_evaluation_ends_it_at_once_and_the_next_start_
     assert train(run).idle
 
 
+def test_the_same_signal_from_two_senders_at_once_is_one_wish(tmp_path: Path) -> None:
+    """A scheduler signals every process of a job, and the launcher passes its signal on."""
+    with pytest.raises(Interrupted, match="after step 2"):
+        train(config(tmp_path, train={"steps": 3}), Terminated(step=2), Terminated(step=2))
+
+
 def test_signals_are_handled_as_before_once_a_run_is_over(tmp_path: Path) -> None:
     before = [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(Interrupted):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from arrowtune.config import SFTConfig
 from arrowtune.errors import ArrowtuneError, CheckpointError, ConfigError
+from arrowtune.settle import Inputs
+from arrowtune.trainer import SFTTrainer
 from arrowtune.training.together import leader, together
 
 
@@ -76,3 +79,15 @@ def fail_unforeseen() -> str:
         ranks.gather(None)
         return f"{type(error).__name__}: {error}"
     raise AssertionError("nothing was raised")
+
+
+def train_in_spoiled_folders(runs: list[tuple[SFTConfig, Inputs]]) -> list[str]:
+    """Train each run in turn; how it failed on this rank."""
+    failures = []
+    for config, inputs in runs:
+        try:
+            with SFTTrainer(config, inputs=inputs) as trainer:
+                trainer.train()
+        except ArrowtuneError as error:
+            failures.append(f"{type(error).__name__}: {error}")
+    return failures

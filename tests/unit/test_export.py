@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from arrowtune.errors import ExportError
-from arrowtune.training.export import finish_export
+from arrowtune.training.export import finish_export, prune_exports
 from support.assets import TINY
 
 
@@ -73,3 +73,30 @@ def test_an_older_export_is_replaced_and_a_foreign_folder_is_not(tmp_path: Path)
     with pytest.raises(ExportError, match="not written by an export"):
         finish_export(weights(tmp_path / "three"), foreign, tokenizer_folder=TINY, chat_template=None, stop_token_ids=())
     assert (foreign / "chapter.txt").read_text() == "precious"
+
+
+def test_exports_of_the_run_are_pruned_like_checkpoints(tmp_path: Path) -> None:
+    for step in (2, 4, 6, 8, 10):
+        finish_export(
+            weights(tmp_path / "partial"), tmp_path / f"export-{step}",
+            tokenizer_folder=TINY, chat_template=None, stop_token_ids=(), about={"step": step},
+        )  # fmt: skip
+    (tmp_path / "export-1").mkdir()
+    (tmp_path / "export-1" / "precious").write_text("not ours: no marker")
+    (tmp_path / "export-best").mkdir()
+    prune_exports(tmp_path, keep=3, step=10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export-1", "export-10", "export-6", "export-8", "export-best"]
+    # Continued from further back: what lies ahead is of the run that was left.
+    prune_exports(tmp_path, keep=2, step=6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export-1", "export-10", "export-6", "export-best"]
+
+
+def test_a_tokenizer_with_code_of_its_own_brings_it(tmp_path: Path) -> None:
+    source = tmp_path / "tokenizer"
+    source.mkdir()
+    (source / "tokenizer.json").write_bytes((TINY / "tokenizer.json").read_bytes())
+    (source / "tokenization_mine.py").write_text("class Mine: ...")
+    auto_map = {"AutoTokenizer": ["tokenization_mine.Mine", None]}
+    (source / "tokenizer_config.json").write_text(json.dumps({"auto_map": auto_map}))
+    final, _ = finish(tmp_path, weights(tmp_path / "partial"), tokenizer_folder=source)
+    assert (final / "tokenization_mine.py").is_file()

@@ -58,7 +58,7 @@ class CheckpointConfig(Section):
     every: Annotated[int, Field(ge=0)] = 0
     """Every so many steps; 0 is never in between."""
     keep: Annotated[int, Field(ge=1)] = 3
-    """The newest so many checkpoints stay."""
+    """The newest so many checkpoints stay, and as many of the exports of `export.every`."""
     resume: str = "auto"
     """`auto` continues from the newest complete checkpoint of the run folder, `never` refuses to, a path names one."""
     at_end: bool = True
@@ -71,6 +71,6 @@ class ExportConfig(Section):
     at_end: bool = True
     """After the last step, to `output_dir/export`."""
     every: Annotated[int, Field(ge=0)] = 0
-    """Every so many steps, to `output_dir/export-STEP`."""
+    """Every so many steps, to `output_dir/export-STEP`; the newest `checkpoint.keep` of them stay."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the written weights; `auto` is the dtype the model came with."""
