@@ -121,7 +121,7 @@ class Tracker(Protocol):
         ...
 
     def event(self, step: int, event: str, **fields: Any) -> None:
-        """Something else that happened: `start`, `resume`, `checkpoint`, `export`, `end`, `warning`."""
+        """Something else: `start`, `resume`, `checkpoint`, `export`, `end`, `stopped`, `note`, `warning`, `error`."""
         ...
 
     def close(self) -> None:

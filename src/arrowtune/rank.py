@@ -133,12 +133,13 @@ def open_rank(config: SFTConfig, inputs: Inputs | None) -> Iterator[Rank]:
     """
     with ExitStack() as stack:
         folder = RunFolder(config.run_dir)
-        if inputs is None:
-            stack.enter_context(folder.lock_on_rank_0())
-            if os.environ.get("RANK", "0") == "0":
-                stack.enter_context(private_stores(config))
-            inputs = lead_and_follow(lambda: settle(config))
-        yield _open(config, inputs, folder, stack)
+
+        def lead() -> Inputs:
+            stack.enter_context(folder.lock())
+            stack.enter_context(private_stores(config))
+            return settle(config)
+
+        yield _open(config, inputs or lead_and_follow(lead), folder, stack)
 
 
 def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack) -> Rank:

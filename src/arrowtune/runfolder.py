@@ -99,15 +99,6 @@ class RunFolder:
         finally:
             os.close(descriptor)
 
-    @contextmanager
-    def lock_on_rank_0(self) -> Iterator[None]:
-        """As `lock`, on the first of several processes that share a run; the others hold nothing."""
-        if os.environ.get("RANK", "0") != "0":
-            yield
-            return
-        with self.lock():
-            yield
-
     def _unusable(self, verb: str, error: OSError) -> ConfigError:
         return ConfigError(f"the run folder {self.path} cannot be {verb}: {error.strerror}", hint="choose another output_dir")
 

@@ -117,7 +117,8 @@ class SFTTrainer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, ArrowtuneError) and self._rank is not None:
-            self._rank.tracker.event(self.progress.step, "error", message=error.message)
+            event = "stopped" if isinstance(error, Interrupted) else "error"
+            self._rank.tracker.event(self.progress.step, event, message=error.message)
         self.shutdown()
 
     @property

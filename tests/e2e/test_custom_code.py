@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.assets import EXAMPLES, TINY
 
 CONFIGURATION = """
@@ -86,6 +88,7 @@ def python(code: str, *arguments: str | Path, cwd: Path, modules: str) -> list[f
     return answer
 
 
+@pytest.mark.slow
 def test_an_export_brings_the_code_of_its_model(tmp_path: Path) -> None:
     model_folder(tmp_path / "mine")
     (tmp_path / "run.yaml").write_text(

@@ -59,17 +59,6 @@ def test_a_child_process_does_not_keep_the_lock(tmp_path: Path) -> None:
         child.wait()
 
 
-def test_only_rank_0_takes_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = RunFolder(tmp_path)
-    with folder.lock():
-        monkeypatch.setenv("RANK", "1")
-        with folder.lock_on_rank_0():
-            pass
-        monkeypatch.setenv("RANK", "0")
-        with pytest.raises(RunLocked), folder.lock_on_rank_0():
-            pass
-
-
 def test_a_folder_that_cannot_be_made_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"), RunFolder(tmp_path / "file" / "run").lock():
