@@ -8,6 +8,7 @@ import pytest
 from arrowtune.errors import RenderError
 from arrowtune.types import Completion, Message
 from support.render import CHATML, ORIGIN, chat, encode, ids_of, skip, trained, trained_runs, with_template
+from support.templates import template_renderer
 
 _OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
@@ -67,6 +68,17 @@ def test_tool_results_written_into_the_calling_turn_are_never_trained() -> None:
     call = Message("assistant", "", tool_calls=[{"function": {"name": "f", "arguments": {"x": "Rome"}}}])
     assert skip(ahead, chat("u:Hi", call, "t:secret", "a:done")).reason == "spans_unproved"
     assert trained(ahead, chat("u:Hi", "a:done")) == ["done<|im_end|>"]
+
+
+def test_results_written_into_the_calling_turn_are_cut_out_whatever_they_say() -> None:
+    gemma = template_renderer("gemma4_v5")
+    call = Message("assistant", "", tool_calls=[{"id": "c1", "function": {"name": "weather", "arguments": {"city": "Rome"}}}])
+    said = '<|tool_call>call:weather{city:<|"|>Rome<|"|>}<tool_call|><|tool_response>'
+    for result in (said, "Yes.<turn|>", " \n x \n", "<tool_response|>Yes.", "\ue000"):
+        answer = Message("tool", result, extra={"tool_call_id": "c1"})
+        assert trained(gemma, chat("u:Warm?", call, answer, "a:Yes.")) == [said, "Yes.<turn|>"]
+        assert trained(gemma, chat("u:Warm?", call, answer, "u:So?", "a:Yes.")) == [said, "<turn|>", "Yes.<turn|>"]
+    assert trained(gemma, chat("u:Warm?", call)) == [said]
 
 
 def test_B02_truncation_that_removes_every_label() -> None:

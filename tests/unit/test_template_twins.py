@@ -15,6 +15,7 @@ import pytest
 
 from arrowtune.data.render.template import shape_message
 from arrowtune.types import Conversation
+from support.render import chat
 from support.templates import ROWS, row, template_names, template_renderer, template_texts, twins
 
 # The twin tags text that the generation prompt holds: at inference the model is given it and never writes it.
@@ -35,6 +36,9 @@ _BEHIND = {"phi3": "<|endoftext|>", "phi3_5": "<|endoftext|>"}
 # These close a turn with the token that opens the next one. The plain template writes none after the last turn, the twin
 # makes one up; ids are those of the plain template.
 _OPEN_ENDED = {"glm4moe": "<|user|>"}
+# Results of tools stand inside of the turn that called. The call ends with the token that opens its result: the template
+# writes it too where there is no result yet. The twin does not tag it.
+_HANDED_OVER = {"diffusion_gemma": "<|tool_response>"}
 # The plain template leaves the thoughts of earlier turns out, and some empty ones; its twin always writes them.
 _FORGETS = {"qwen3", "qwen3_5_nothink", "qwen3_5_think", "qwen3_6", "deepseek_r1_distill"}
 _THOUGHT = re.compile(r"<think>.*?</think>\n\n", re.DOTALL)
@@ -51,7 +55,8 @@ _SKIPPED: dict[str, dict[str, str]] = {
     "gptoss": {"parallel": _IGNORES},  # it writes the first call of a turn and no other
     **{name: dict.fromkeys(_TOOL_ROWS, _IGNORES) for name in ("lfm2", "llama3", "phi3", "phi3_5", "qwen2_5_vl")},
     **{name: dict.fromkeys(("tool", "tool_again", "parallel", "reasoning_tool"), _IGNORES) for name in ("idefics3", "smolvlm")},
-    "diffusion_gemma": dict.fromkeys(_TOOL_ROWS, "spans_unproved"),  # results of tools stand inside of the turn that called
+    # What was said before a call is written behind the call's result, and has no end there.
+    "diffusion_gemma": {"tool_again": "no_end_of_turn"},
 }
 
 
@@ -85,7 +90,8 @@ def _expected(name: str, tagged: list[str], ours: list[str]) -> list[str]:
             breaks = own[: len(own) - len(own.lstrip("\n"))]  # the twin strips them after the thought that it adds
             text = _THOUGHT.sub(breaks, text, count=1)
         given = next((given for given in _GIVEN.get(name, ()) if text.startswith(given)), "")
-        found.append(text.removeprefix(given))
+        handed_over = _HANDED_OVER.get(name, "") if text.endswith("<tool_call|>") else ""
+        found.append(text.removeprefix(given) + handed_over)
     if name in _OPEN_ENDED:
         found[-1] = found[-1].removesuffix(_OPEN_ENDED[name])
     return found
@@ -138,17 +144,30 @@ _CALLS_OF_LLAMA = {
     "tool": ['{"name": "weather", "parameters": {"city": "Rome"}}<|eot_id|>', "Yes.<|eot_id|>"],
     "parallel": "template_error",  # it takes one call a turn
 }
+_CALL_OF_GEMMA = '<|tool_call>call:weather{city:<|"|>Rome<|"|>}<tool_call|><|tool_response>'
 _WITHOUT_TWIN: dict[str, dict[str, Any]] = {
     "llama3_1": {"multi": ["First.<|eot_id|>", "Second.<|eot_id|>", "Third.<|eot_id|>"], **_CALLS_OF_LLAMA},
     "llama3_2": {"multi": ["First.<|eot_id|>", "Second.<|eot_id|>", "Third.<|eot_id|>"], **_CALLS_OF_LLAMA},
-    "gemma4": {"multi": ["First.<turn|>", "Second.<turn|>", "Third.<turn|>"], "system": ["First.<turn|>", "Second.<turn|>"]},
+    "gemma4": {
+        "multi": ["First.<turn|>", "Second.<turn|>", "Third.<turn|>"],
+        "system": ["First.<turn|>", "Second.<turn|>"],
+        "tool": [_CALL_OF_GEMMA, "Yes.<turn|>"],
+        "tool_again": [
+            *(_CALL_OF_GEMMA, "I look.<turn|>", _CALL_OF_GEMMA.replace("weather", "clock"), "Now the time.<turn|>"),
+            *("Yes.<turn|>", "Any time.<turn|>"),
+        ],
+    },
     "gemma4_v2": {
         "multi": ["First.<turn|>", "Second.<turn|>", "Third.<turn|>"],
         "tool": ['<|tool_call>call:weather{city:<|"|>Rome<|"|>}<tool_call|><turn|>', "Yes.<turn|>"],
     },
     "gemma4_v3": {"multi": ["First.<turn|>", "Second.<turn|>", "Third.<turn|>"]},
     "gemma4_v4": {"multi": ["First.<turn|>", "Second.<turn|>", "Third.<turn|>"]},
-    "gemma4_v5": {"reasoning": ["First.<turn|>", "<|channel>thought\nThen two.\n<channel|>Second.<turn|>"]},
+    "gemma4_v5": {
+        "reasoning": ["First.<turn|>", "<|channel>thought\nThen two.\n<channel|>Second.<turn|>"],
+        "tool": [_CALL_OF_GEMMA, "Yes.<turn|>"],
+        "tool_again": "no_end_of_turn",
+    },
 }
 
 
@@ -172,4 +191,9 @@ def test_a_turn_that_only_the_next_header_closes_ends_with_that_token_and_the_op
     glm = template_renderer("glm4moe")
     encoded = glm.encode([row("multi"), row("single")])
     assert encoded.counts["open_ended"] == 2
+    forged = glm.preview(chat("u:q", "a:x<|user|>", "u:r", "a:y"))
+    assert [forged.text[start:end].removeprefix("\n<think></think>\n") for start, end, _ in forged.spans] == [
+        "x<|user|><|user|>",
+        "y",
+    ]
     assert glm.stop_token_ids() == tuple(glm.engine.token_id(text) for text in ("<|observation|>", "<|user|>", "<|endoftext|>"))

@@ -24,7 +24,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from arrowtune.errors import RenderError
 
 ENTER, LEAVE, GENERATE, GENERATED = "arrowtune_enter", "arrowtune_leave", "arrowtune_generate", "arrowtune_generated"
-"""The filters that carry the marks: a loop body begins / ends, a generation block begins / ends."""
+INNER, OUTER = "arrowtune_inner", "arrowtune_outer"
+"""The filters that carry the marks: a loop body begins / ends, a generation block begins / ends, a loop body inside of a
+loop body begins / ends."""
 
 
 class _Generation(jinja2.ext.Extension):
@@ -142,7 +144,7 @@ def compile_template(source: str, date: str | None, marks: dict[str, Callable[..
     Args:
         source: The template.
         date: The day (YYYY-MM-DD) that `strftime_now` tells.
-        marks: The four mark functions by filter name; each takes the render's context and the object of the loop.
+        marks: The mark functions by filter name; each takes the render's context and the object of the loop.
             None compiles the template without marks.
 
     Returns:
@@ -153,7 +155,7 @@ def compile_template(source: str, date: str | None, marks: dict[str, Callable[..
     """
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = _tojson
-    environment.filters.update(marks or dict.fromkeys((ENTER, LEAVE, GENERATE, GENERATED), _no_mark))
+    environment.filters.update(marks or dict.fromkeys((ENTER, LEAVE, GENERATE, GENERATED, INNER, OUTER), _no_mark))
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_clock(date), dict=_Dict(), namespace=_Namespace)
     try:
         tree = environment.parse(source)
@@ -179,7 +181,10 @@ def _mark_loops(tree: nodes.Template) -> None:
     for loop in (node for node in reached if isinstance(node, nodes.For)):
         if isinstance(loop.target, nodes.Name) and not loop.recursive:
             name = loop.target.name
-            _mark_jumps(loop.body)
+            for inner in [node for node in _direct(loop.body) if isinstance(node, nodes.For) and not node.recursive]:
+                _mark_jumps(inner.body, OUTER)
+                inner.body = [_mark(INNER, nodes.Const(None)), *inner.body, _mark(OUTER, nodes.Const(None))]
+            _mark_jumps(loop.body, LEAVE)
             loop.body = [_mark(ENTER, nodes.Name(name, "load")), *loop.body, _mark(LEAVE, nodes.Const(None))]
     direct = {id(node) for node in reached} | {id(node) for loop in reached for node in _direct_inside(loop)}
     for scope in tree.find_all(nodes.Scope):
@@ -206,17 +211,17 @@ def _direct_inside(loop: nodes.Node) -> Iterator[nodes.Node]:
             yield from _direct_inside(node)
 
 
-def _mark_jumps(body: list[nodes.Node]) -> None:
+def _mark_jumps(body: list[nodes.Node], name: str) -> None:
     """`continue` and `break` leave the body too."""
     for index in range(len(body) - 1, -1, -1):
         node = body[index]
         if isinstance(node, nodes.Continue | nodes.Break):
-            body.insert(index, _mark(LEAVE, nodes.Const(None)))
+            body.insert(index, _mark(name, nodes.Const(None)))
         elif isinstance(node, nodes.If):
             for part in (node.body, *(branch.body for branch in node.elif_), node.else_):
-                _mark_jumps(part)
+                _mark_jumps(part, name)
         elif isinstance(node, nodes.Scope | nodes.With):
-            _mark_jumps(node.body)
+            _mark_jumps(node.body, name)
 
 
 def _is_mark(statements: list[nodes.Node], name: str) -> bool:

@@ -6,12 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from arrowtune.data.render.control import ControlText
 from arrowtune.data.render.engine import Engine, Piece
 from arrowtune.data.render.probe import find_shape
-from arrowtune.data.render.spans import Span, Unproved, everything, find_spans, message_weights
+from arrowtune.data.render.results import result_stretches
+from arrowtune.data.render.spans import Span, Stretch, Unproved, everything, find_spans, message_weights
 from arrowtune.data.render.spec import RenderSpec
 from arrowtune.data.render.template import ChatTemplate, Marked, TemplateFailure, shape_message
 from arrowtune.data.render.text import repair, repair_conversation
@@ -124,22 +126,26 @@ class ChatRows:
         def part(count: int, opened: bool) -> str:
             return self._template.render(messages[:count], tools, kwargs, add_generation_prompt=opened).text
 
-        def again(noted: Sequence[Message]) -> str:
-            return self._text([shape_message(turn, self._shape, {}) for turn in noted], tools, kwargs)
+        def again(noted: Sequence[Message]) -> Marked:
+            return self._template.render([shape_message(turn, self._shape, {}) for turn in noted], tools, kwargs)
+
+        @cache
+        def results() -> list[Stretch]:
+            return result_stretches(marked, turns, again)
 
         roles = [turn.role for turn in turns]
         if self._everything:
             own = [k + 1.0 if turn.role == "assistant" and turn.weight is not None else 0.0 for k, turn in enumerate(turns)]
-            found = find_spans(marked, roles, own, self._rules_for(kwargs), part) if any(own) else []
+            found = find_spans(marked, roles, own, self._rules_for(kwargs), part, results) if any(own) else []
             return everything(len(text), [(start, end, weights[int(place) - 1]) for start, end, place in found])
         rules = self._rules_for(kwargs)
-        spans = find_spans(marked, roles, weights, rules, part)
+        spans = find_spans(marked, roles, weights, rules, part, results)
         if rules.after and not all(text.endswith(rules.ends, start, end) for start, end, _ in spans):
             counts["open_ended"] += 1
         if self._whole_turns:
             return spans
         leave = {"reasoning": not self._spec.train_on_reasoning, "empty": not self._spec.train_on_boilerplate}
-        return leave_out(spans, text, turns, self._thoughts_for(kwargs), again, **leave)
+        return leave_out(spans, text, turns, self._thoughts_for(kwargs), lambda noted: again(noted).text, **leave)
 
     def _notice(self, turns: Sequence[Message], marked: Marked, counts: Counter[str]) -> None:
         """Find out that the template leaves a field of an answer out.

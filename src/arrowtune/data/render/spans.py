@@ -13,7 +13,7 @@ the end-of-turn token inclusive. It comes from structure and is never found by s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from arrowtune.data.render.template import Marked, TemplateFailure
 from arrowtune.data.render.turns import TurnRules
@@ -21,6 +21,7 @@ from arrowtune.types import Message
 
 Span = tuple[int, int, float]
 """Start and end in characters of the render, and the loss weight."""
+Stretch = tuple[int, int]
 
 
 class Unproved(Exception):
@@ -33,7 +34,12 @@ class Unproved(Exception):
 
 
 def find_spans(
-    marked: Marked, roles: Sequence[str], weights: Sequence[float], rules: TurnRules, prefix: Callable[[int, bool], str]
+    marked: Marked,
+    roles: Sequence[str],
+    weights: Sequence[float],
+    rules: TurnRules,
+    prefix: Callable[[int, bool], str],
+    results: Callable[[], Sequence[Stretch]],
 ) -> list[Span]:
     """The trained spans of a conversation, in order.
 
@@ -43,6 +49,7 @@ def find_spans(
         weights: The loss weight of every message; 0 is context.
         rules: How turns begin and end.
         prefix: `prefix(n, open)` renders the first n messages, with the generation prompt if `open`.
+        results: Where the template wrote the results of tools into turns; asked for where it does so.
 
     Raises:
         Unproved: No method can prove a span.
@@ -51,23 +58,32 @@ def find_spans(
         return _tagged_spans(marked, weights, rules)
     if not rules.structural:
         return [_prefix_span(marked.text, k, weight, rules, prefix) for k, weight in enumerate(weights) if weight]
-    regions: dict[int, tuple[int, int]] = {}
-    for index, start, end in marked.regions:
-        if weights[index]:
-            if index in regions:
-                raise Unproved("spans_unproved", f"the template writes message {index} in several places")
-            regions[index] = (start, end)
-    spans = []
+    regions = _regions(marked, weights)
+    spans: list[Span] = []
     for index, weight in enumerate(weights):
         if weight:
             if index not in regions:
                 raise Unproved("spans_unproved", f"the template writes nothing for message {index}")
             start, end = regions[index]
-            if rules.swallows and index + 1 < len(roles) and roles[index + 1] == "tool":
+            begin = opened(marked.text, start, end, rules, index > 0 and roles[index - 1] in rules.bare)
+            if not (rules.swallows and index + 1 < len(roles) and roles[index + 1] == "tool"):
+                spans.append((begin, _closed(marked.text, start, end, rules), weight))
+            elif rules.apart:
+                spans.extend((*part, weight) for part in _around_results(marked.text, begin, end, rules, results()))
+            else:
                 raise Unproved("spans_unproved", f"the template writes tool results into message {index}, which called them")
-            bare = index > 0 and roles[index - 1] in rules.bare
-            spans.append((opened(marked.text, start, end, rules, bare), _closed(marked.text, start, end, rules), weight))
     return spans
+
+
+def _regions(marked: Marked, weights: Sequence[float]) -> dict[int, Stretch]:
+    """Where each trained message stands."""
+    regions: dict[int, Stretch] = {}
+    for index, start, end in marked.regions:
+        if weights[index]:
+            if index in regions:
+                raise Unproved("spans_unproved", f"the template writes message {index} in several places")
+            regions[index] = (start, end)
+    return regions
 
 
 def opened(text: str, start: int, end: int, rules: TurnRules, bare: bool) -> int:
@@ -93,14 +109,30 @@ def opened(text: str, start: int, end: int, rules: TurnRules, bare: bool) -> int
 
 def _closed(text: str, start: int, end: int, rules: TurnRules) -> int:
     """The end of the end-of-turn token of a region; of the region itself where the template ends the last turn with nothing."""
+    if rules.after:
+        return end + next((len(token) for token in rules.ends if text.startswith(token, end)), 0)
     closing = end
     while closing > start and text[closing - 1].isspace():
         closing -= 1
     if text.endswith(rules.ends, start, closing):
         return closing
-    if rules.after:
-        return end + next((len(token) for token in rules.ends if text.startswith(token, end)), 0)
     raise Unproved("no_end_of_turn", "a trained turn does not end with an end-of-turn token")
+
+
+def _around_results(text: str, start: int, end: int, rules: TurnRules, results: Sequence[Stretch]) -> Iterator[Stretch]:
+    """The parts of a turn that the model wrote, where the template wrote the results of its calls in between."""
+    inside = [(begin, close) for begin, close in results if start <= begin and close <= end]
+    if not inside:
+        raise Unproved("spans_unproved", "it is not plain where the template writes the results of the tools that a turn called")
+    for begin, close in inside:
+        if text[start:begin].strip():
+            # What ends a call is written with the result, as the first token of it.
+            yield start, begin + next((len(token) for token in rules.ends if text.startswith(token, begin)), 0)
+            if not text.startswith(rules.ends, begin):
+                raise Unproved("no_end_of_turn", "a call of a tool does not end with an end-of-turn token")
+        start = close
+    if text[start:end].strip():
+        yield start, _closed(text, start, end, rules)
 
 
 def _tagged_spans(marked: Marked, weights: Sequence[float], rules: TurnRules) -> list[Span]:

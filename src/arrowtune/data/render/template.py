@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import jinja2
 
-from arrowtune.data.render.environment import ENTER, GENERATE, GENERATED, LEAVE, compile_template
+from arrowtune.data.render.environment import ENTER, GENERATE, GENERATED, INNER, LEAVE, OUTER, compile_template
 from arrowtune.errors import RenderError
 from arrowtune.types import Message
 
@@ -51,11 +51,13 @@ class Marked:
         text: The render.
         regions: (message, start, end): the text that the template wrote while its loop held that message; in characters.
         generations: What the template itself marked with generation tags, in characters.
+        stretches: What loops inside of its loop wrote, round by round, in characters.
     """
 
     text: str
     regions: list[tuple[int, int, int]]
     generations: Spans
+    stretches: Spans
 
 
 class ChatTemplate:
@@ -78,6 +80,7 @@ class ChatTemplate:
         self._pieces: list[str] = []
         self._turns: list[tuple[int, int]] = []
         self._tags: list[int] = []
+        self._rounds: list[int] = []
         self._ids: dict[int, int] = {}
         self._template = compile_template(source, date, self._marks())
         self.source = source
@@ -85,7 +88,7 @@ class ChatTemplate:
 
     def _marks(self) -> dict[str, Callable[..., Any]]:
         # The lists live as long as the template, so that a mark, of which there are many, is one call.
-        pieces, turn, tag, index = self._pieces, self._turns.append, self._tags.append, self._ids.get
+        pieces, turn, index = self._pieces, self._turns.append, self._ids.get
 
         # Passing the context keeps the compiler from evaluating a mark at compile time.
         @jinja2.pass_context
@@ -96,11 +99,11 @@ class ChatTemplate:
         def leave(context: Any, value: Any) -> None:
             turn((len(pieces), -1))
 
-        @jinja2.pass_context
-        def generate(context: Any, value: Any) -> None:
-            tag(len(pieces))
+        def place_in(places: list[int]) -> Callable[..., None]:
+            return jinja2.pass_context(lambda context, value: places.append(len(pieces)))
 
-        return {ENTER: enter, LEAVE: leave, GENERATE: generate, GENERATED: generate}
+        tag, loop = place_in(self._tags), place_in(self._rounds)
+        return {ENTER: enter, LEAVE: leave, GENERATE: tag, GENERATED: tag, INNER: loop, OUTER: loop}
 
     def render(
         self,
@@ -116,7 +119,7 @@ class ChatTemplate:
             TemplateFailure: The template raised.
             RenderError: The template reads the clock and no date is set.
         """
-        for noted in (self._pieces, self._turns, self._tags, self._ids):
+        for noted in (self._pieces, self._turns, self._tags, self._rounds, self._ids):
             noted.clear()
         self._ids.update((id(message), index) for index, message in enumerate(messages))
         variables = {
@@ -159,8 +162,11 @@ class ChatTemplate:
             for k, (piece, index) in enumerate(turns)
             if index >= 0 and (k + 1 == len(turns) or turns[k + 1][0] > piece)
         ]
-        tags = self._tags
-        return Marked(text, regions, [(at[a], at[b]) for a, b in zip(tags[::2], tags[1::2], strict=True)])
+
+        def pairs(places: list[int]) -> Spans:
+            return [(at[start], at[end]) for start, end in zip(places[::2], places[1::2], strict=True)]
+
+        return Marked(text, regions, pairs(self._tags), pairs(self._rounds))
 
 
 def shape_message(message: Message, shape: Shape, counts: dict[str, int]) -> dict[str, Any]:

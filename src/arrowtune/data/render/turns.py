@@ -29,7 +29,9 @@ class TurnRules:
         ends: The tokens that may end a turn.
         bare: The roles after which inference writes nothing and the model opens its turn itself.
         after: The end follows the text of the turn, as the token that opens the next one; after the last turn there is none.
-        swallows: The template writes the results of tools into the turn that called them.
+        swallows: The template writes the results of tools into the turn that called them. What ends a call there is what
+            the template writes after a call that has no result yet.
+        apart: Where it does so, a round of a loop inside of its loop writes a result and nothing that the model said.
         structural: Marks show where the turns are; else only prefixes can.
         tagged: The template has generation tags, which are taken as they are.
     """
@@ -39,6 +41,7 @@ class TurnRules:
     bare: frozenset[str]
     after: bool
     swallows: bool
+    apart: bool
     structural: bool
     tagged: bool
 
@@ -85,6 +88,7 @@ class TurnProbe:
             bare=frozenset(bare),
             after=after,
             swallows=swallows,
+            apart=swallows and self._apart(),
             structural=structural,
             tagged=tagged,
         )
@@ -116,11 +120,32 @@ class TurnProbe:
                 written = full.text[start:end].rstrip() if full is not None and index == 1 else ""
                 if str(TOOL.content) in written:
                     swallows = True
+                    ends |= self._hand_over(content)
                 elif written:
                     ends.update(token.text for token in self._added if token.special and written.endswith(token.text))
                     if after and full is not None and (token := self._token_at(full.text, end)):
                         ends.add(token)
         return ends, swallows
+
+    def _apart(self) -> bool:
+        """Whether what stands around a result in the calling turn holds nothing of the call."""
+        for content in ("", None):
+            full = self.render([USER, call_of(content, ARGUMENTS), TOOL], TOOLS)
+            if full is None:
+                continue
+            texts = [full.text[start:end] for start, end in full.stretches]
+            results = [text for text in texts if str(TOOL.content) in text]
+            said = str(ARGUMENTS["city"])
+            if len(results) != 1 or said in results[0] or said not in full.text.replace(results[0], ""):
+                return False
+        return True
+
+    def _hand_over(self, content: str | None) -> set[str]:
+        """The special token with which a call ends that has no result."""
+        full = self.render([USER, call_of(content, ARGUMENTS)], TOOLS)
+        region = _region(full, 1) if full is not None else None
+        written = full.text[slice(*region)].rstrip() if full is not None and region is not None else ""
+        return {token.text for token in self._added if token.special and written.endswith(token.text)}
 
     def _token_at(self, text: str, place: int) -> str | None:
         return next((token.text for token in self._added if text.startswith(token.text, place)), None)
