@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         DataError,
         ExportError,
     )
-    from arrowtune.trainer import SFTTrainer, TrainResult
+    from arrowtune.trainer import SFTTrainer
     from arrowtune.training.callbacks import Callback
+    from arrowtune.training.result import TrainResult
     from arrowtune.types import Conversation, EvalStats, Example, Message, StepStats
 
 __version__ = "0.1.0"
@@ -42,7 +43,7 @@ _HOME = {
     "SFTTrainer": "trainer",
     "StepStats": "types",
     "Store": "data.store",
-    "TrainResult": "trainer",
+    "TrainResult": "training.result",
     "check": "api",
     "evaluate": "api",
     "export": "api",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from arrowtune.checkup import CheckReport
     from arrowtune.data.prepare import PreparedStore
     from arrowtune.settle import Inputs
-    from arrowtune.trainer import TrainResult
+    from arrowtune.training.result import TrainResult
 
 log = logging.getLogger("arrowtune")
 
@@ -66,7 +66,7 @@ def train(config: SFTConfig, *, progress: Any = None) -> TrainResult:
         ArrowtuneError: Whatever else went wrong; the message says what and where.
     """
     from arrowtune.settle import finished_already, settle
-    from arrowtune.trainer import TrainResult
+    from arrowtune.training.result import TrainResult
 
     if joined():
         return train_rank(Task(config))
@@ -74,7 +74,7 @@ def train(config: SFTConfig, *, progress: Any = None) -> TrainResult:
     with folder.lock(), private_stores(config):
         inputs = settle(config, progress=progress)
         if (done := finished_already(inputs)) is not None:
-            return TrainResult.of_finished(config, *done)
+            return TrainResult.of_finished(folder, *done, exported=config.export.at_end)
         result: TrainResult = _launch("train_rank", Task(config, inputs), folder)
     return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,19 +108,24 @@ class Rank:
 
     def prune_exports(self, step: int) -> None:
         """Keep the newest `checkpoint.keep` of the exports that were written during the run."""
-        if self.backend.rank == 0:
-            try:
-                prune_exports(self.folder.path, keep=self.run.config.checkpoint.keep, step=step)
-            except OSError as error:  # What cannot be removed costs space, not the run.
-                self.tracker.event(step, "warning", message=f"an older export could not be removed: {error}")
+        keep = self.run.config.checkpoint.keep
+        self._or_warn(step, lambda: prune_exports(self.folder.path, keep=keep, step=step), "an older export could not be removed")
 
     def done(self, step: int) -> Done:
         """What was done so far at the end of the run. Every rank calls it."""
         return leader(self.backend, lambda: self.ending.done(step))
 
     def note(self, progress: Progress, done: Done) -> None:
-        """Write down what was done at the end of the run. Every rank calls it."""
-        leader(self.backend, lambda: self.ending.note(progress, done))
+        """Write down what was done at the end of the run; what cannot be written down is done again by the next start."""
+        self._or_warn(progress.step, lambda: self.ending.note(progress, done), "the end of the run could not be written down")
+
+    def _or_warn(self, step: int, act: Callable[[], None], failure: str) -> None:
+        """Act on rank 0; what fails costs space or time, not the run."""
+        if self.backend.rank == 0:
+            try:
+                act()
+            except OSError as error:
+                self.tracker.event(step, "warning", message=f"{failure}: {error.strerror or error}")
 
 
 @contextmanager
@@ -161,7 +166,6 @@ def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack
         trained_with = leader(backend, lambda: _begin(run, data, ending, progress, last, trackers))
         for event, fields in _opening(found, checkpoints.passed_over, plan, backend):
             trackers[-1].event(progress.step, event, **fields)
-    schedule = Schedule.build(config.schedule, peak=config.optimizer.lr, total_steps=plan.steps)
     return Rank(
         run=run,
         folder=folder,
@@ -169,13 +173,7 @@ def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack
         last=last,
         eval_sets=eval_plans(run, data, backend),
         backend=backend,
-        loop=Loop(
-            backend,
-            schedule,
-            lambda step: plan.totals(step, backend.world_size),
-            plan.steps_per_epoch,
-            lambda step: _rows(plan, stores, step),
-        ),
+        loop=_loop(config, plan, stores, backend),
         checkpoints=checkpoints,
         ending=ending,
         tracker=trackers[-1],
@@ -184,6 +182,16 @@ def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack
         found=found,
         finished=done is not None,
         trained_with=trained_with,
+    )
+
+
+def _loop(config: SFTConfig, plan: Plan, stores: Sequence[Store], backend: Backend) -> Loop:
+    return Loop(
+        backend,
+        Schedule.build(config.schedule, peak=config.optimizer.lr, total_steps=plan.steps),
+        lambda step: plan.totals(step, backend.world_size),
+        plan.steps_per_epoch,
+        lambda step: _rows(plan, stores, step),
     )
 
 

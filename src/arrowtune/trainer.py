@@ -5,66 +5,19 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from types import TracebackType
 
 from arrowtune.config import SFTConfig
 from arrowtune.errors import ArrowtuneError, CheckpointError, ExportError, Interrupted
 from arrowtune.rank import Rank, open_rank
-from arrowtune.runfolder import RunFolder
 from arrowtune.settle import Inputs
 from arrowtune.training.callbacks import Callback
 from arrowtune.training.ending import due
 from arrowtune.training.loop import after, evaluate
+from arrowtune.training.result import TrainResult
 from arrowtune.training.signals import StopFlag
 from arrowtune.types import EvalStats, Progress, StepStats
-
-
-@dataclass(slots=True)
-class TrainResult:
-    """How a run ended.
-
-    Attributes:
-        progress: Steps, tokens and trained tokens of the whole run.
-        started_at: The step it continued from; 0 for a fresh run.
-        total_steps: Steps of the plan.
-        first_loss, last_loss: Training loss of the first and last step of this call; None where no step was left.
-        evals: Per evaluation set, its losses in the order they were measured, with their steps.
-        checkpoint, export: Where they are; None where none was asked for.
-        tokens_per_second: Mean over the steps of this call.
-        idle: Whether everything had been done before this call, which then changed nothing.
-    """
-
-    progress: Progress
-    started_at: int
-    total_steps: int
-    first_loss: float | None = None
-    last_loss: float | None = None
-    evals: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    checkpoint: Path | None = None
-    export: Path | None = None
-    tokens_per_second: float = 0.0
-    idle: bool = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether every step of the plan is done."""
-        return self.progress.step >= self.total_steps
-
-    @classmethod
-    def of_finished(cls, config: SFTConfig, progress: Progress, total_steps: int) -> TrainResult:
-        """The result of a run that was started again and has nothing left to do."""
-        folder = RunFolder(config.run_dir)
-        path = folder.checkpoints / f"step-{progress.step:08d}"
-        return cls(
-            progress,
-            progress.step,
-            total_steps,
-            checkpoint=path if path.is_dir() else None,
-            export=folder.export if config.export.at_end else None,
-            idle=True,
-        )
 
 
 class SFTTrainer:
@@ -102,7 +55,8 @@ class SFTTrainer:
             rank = self._rank = self._stack.enter_context(open_rank(self.config, self._inputs))
             self._result = TrainResult(rank.progress, rank.progress.step, rank.plan.steps)
             if rank.finished:
-                self._result = TrainResult.of_finished(self.config, rank.progress, rank.plan.steps)
+                exported = self.config.export.at_end
+                self._result = TrainResult.of_finished(rank.folder, rank.progress, rank.plan.steps, exported=exported)
             elif rank.found is not None and rank.found.path.absolute().parent == rank.folder.checkpoints.absolute():
                 self._saved_at, self._result.checkpoint = rank.found.step, rank.found.path
         return self
@@ -272,14 +226,13 @@ class SFTTrainer:
         rank, step = self.rank, self.progress.step
         if self._evaluated_at == step:
             return
-        for stats in evaluate(rank.backend, rank.eval_sets, step):
+        for stats in evaluate(rank.backend, rank.eval_sets, step, self._signalled):
             self.result.evals.setdefault(stats.name, []).append((stats.step, stats.loss))
             rank.tracker.evaluated(stats)
             for callback in self.callbacks:
                 callback.on_evaluated(self, stats)
-            if self._signalled():
-                return
-        self._evaluated_at = step
+        if not self._signalled():
+            self._evaluated_at = step
 
     def evaluate(self) -> list[EvalStats]:
         """Measure every evaluation set now, without tracking.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -183,6 +184,22 @@ def test_a_failed_last_checkpoint_is_an_error_after_the_evaluation(tmp_path: Pat
     assert [line["step"] for line in lines(tmp_path, "eval")] == [2]
     assert [line["step"] for line in events(tmp_path, "warning")] == [1, 2]
     assert events(tmp_path, "end") == []
+
+
+def test_a_disk_that_is_full_at_the_end_is_the_checkpoints_error(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Fill(Callback):
+        def on_step(self, run: Run, stats: StepStats) -> None:
+            if stats.step == 2:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+
+    try:
+        with pytest.raises(CheckpointError, match=r"step-00000002 could not be saved: .*File too large"):
+            train(config(tmp_path, train={"steps": 2}, track=[]), Fill())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
 
 
 def test_a_signal_whose_save_fails_claims_no_clean_save(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from arrowtune.errors import ConfigError
 from arrowtune.fingerprint import write_atomic
 from arrowtune.training.config import CheckpointConfig, EvalConfig, ExportConfig
 from arrowtune.training.export import marker_of
@@ -119,13 +118,10 @@ class Ending:
         """Write down that the run has ended at `progress`, and what was done there.
 
         Raises:
-            ConfigError: The run folder cannot be written.
+            OSError: The run folder cannot be written.
         """
         end = End(progress, self.plan, self.eval_sets if done.evaluated else {}, self.export.dtype if done.exported else None)
-        try:
-            write_atomic(self._path, json.dumps(asdict(end), indent=1).encode())
-        except OSError as error:
-            raise ConfigError(f"{self._path} cannot be written: {error.strerror}", hint="make room on the disk") from error
+        write_atomic(self._path, json.dumps(asdict(end), indent=1).encode())
 
     def forget(self) -> None:
         """Training goes on: whatever was done at an end is so no more.

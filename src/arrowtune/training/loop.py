@@ -12,6 +12,9 @@ from arrowtune.protocols import Backend
 from arrowtune.training.schedules import Schedule
 from arrowtune.types import Batch, EvalStats, Progress, StepStats
 
+_ASK_EVERY = 16
+"""Micro-batches of an evaluation between two looks whether to leave off: asking all ranks costs about a millisecond."""
+
 
 class StepTotals(Protocol):
     """What every rank knows of a global batch from lengths alone."""
@@ -102,11 +105,24 @@ class EvalSet(Protocol):
     def batches(self, rank: int, world: int) -> Iterator[Batch]: ...
 
 
-def evaluate(backend: Backend, sets: Iterable[EvalSet], step: int) -> Iterator[EvalStats]:
-    """The exact token-weighted mean loss of each set: one sum over all its tokens, divided once."""
+def evaluate(
+    backend: Backend, sets: Iterable[EvalSet], step: int, stopped: Callable[[], bool] | None = None
+) -> Iterator[EvalStats]:
+    """The exact token-weighted mean loss of each set: one sum over all its tokens, divided once.
+
+    Args:
+        backend: The model.
+        sets: What to measure.
+        step: Optimizer steps done.
+        stopped: Asked now and then, on every rank after the same micro-batch, whether to leave off; it must say the same on
+            every rank. The set that is being measured then has no result.
+    """
     for eval_set in sets:
         started = time.perf_counter()
-        loss_sum = backend.eval_loss(eval_set.batches(backend.rank, backend.world_size))
+        watched = _Watched(eval_set.batches(backend.rank, backend.world_size), stopped)
+        loss_sum = backend.eval_loss(watched)
+        if watched.cut:
+            return
         yield EvalStats(
             name=eval_set.name,
             step=step,
@@ -114,3 +130,19 @@ def evaluate(backend: Backend, sets: Iterable[EvalSet], step: int) -> Iterator[E
             trained_tokens=eval_set.trained_tokens,
             seconds=time.perf_counter() - started,
         )
+
+
+class _Watched:
+    """Micro-batches that end early when asked to, in between two collectives rather than by an exception amid them."""
+
+    def __init__(self, batches: Iterator[Batch], stopped: Callable[[], bool] | None) -> None:
+        self._batches = batches
+        self._stopped = stopped
+        self.cut = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number, batch in enumerate(self._batches, 1):
+            yield batch
+            if self._stopped is not None and number % _ASK_EVERY == 0 and self._stopped():
+                self.cut = True
+                return
