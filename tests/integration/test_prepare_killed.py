@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,8 +18,9 @@ import pytest
 from arrowtune.data.config import SourceConfig
 from arrowtune.data.encode import Recipe, UnitEncoder, read_tally, unit_file
 from arrowtune.data.sources import resolve_source
+from arrowtune.data.store import Store
 from arrowtune.data.units import Scan
-from support.prepare import content, prepare, spec, write_big
+from support.prepare import chat, content, prepare, spec, write_big, write_lines
 
 PROGRAM = """
 import json, sys
@@ -98,10 +100,10 @@ def test_B47_killed_again_and_again_it_gives_the_bytes_of_an_undisturbed_run(
     assert not list((tmp_path / "units").iterdir())
 
 
-def killed_everywhere(folder: Path, every: int) -> dict[str, int]:
+def killed_everywhere(folder: Path, every: int, workers: int = 1) -> dict[str, int]:
     """Kill a prepare at every so many-th thing that it does to its cache; how far it had come each time."""
     done = subprocess.run(
-        [sys.executable, "-m", "support.killed_prepare", str(folder), str(every)],
+        [sys.executable, "-m", "support.killed_prepare", str(folder), str(every), str(workers)],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
@@ -119,10 +121,36 @@ def test_B47_killed_at_some_moments_up_to_the_last_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_B47_killed_at_every_moment(tmp_path: Path) -> None:
-    seen = killed_everywhere(tmp_path, 1)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_B47_killed_at_every_moment(tmp_path: Path, workers: int) -> None:
+    seen = killed_everywhere(tmp_path, 1, workers)
     assert set(seen) == STAGES
     assert sum(seen.values()) > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("units", range(4))
+@pytest.mark.parametrize("which", range(4))
+def test_B47_any_process_of_it_killed_at_any_time(
+    data: Path, undisturbed: dict[str, bytes], tmp_path: Path, units: int, which: int
+) -> None:
+    process = start(data, tmp_path)
+
+    def victims() -> list[psutil.Process]:
+        return psutil.Process(process.pid).children(recursive=True)
+
+    def begun() -> bool:
+        return len(list(tmp_path.glob("units/*/[!.]*.arrow"))) >= units and len(victims()) > which
+
+    if wait_until(process, begun):
+        with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+            victims()[which].kill()
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0 or (process.returncode == 4 and told.startswith("WorkerLost ")), told
+    prepared = prepare(data, tmp_path, workers=2)
+    assert content(prepared.store_path) == undisturbed
+    assert [path.name for path in (tmp_path / "stores").iterdir()] == [prepared.identity]
+    assert not list((tmp_path / "units").iterdir())
 
 
 def test_B50_a_killed_worker_is_an_error_at_once_that_names_its_unit(data: Path, tmp_path: Path) -> None:
@@ -141,6 +169,26 @@ def test_B50_a_killed_worker_is_an_error_at_once_that_names_its_unit(data: Path,
     assert process.returncode == 4
     assert told.startswith("WorkerLost a worker of prepare was killed by SIGKILL while it worked on ")
     assert f"{data} from line " in told
+
+
+def test_B50_workers_start_after_the_parent_has_tokenised_and_take_long_rows(tmp_path: Path) -> None:
+    long = "the quick brown fox jumps over the lazy dog " * 9_000
+    few = write_lines(tmp_path / "few.jsonl", [chat("a", "b"), *[chat(f"{k}", f"{k} {long}") for k in range(2)]])
+    many = write_lines(tmp_path / "many.jsonl", [chat(f"question {k}", f"{k} {long}") for k in range(42)])
+    program = PROGRAM.replace("try:", "prepare(Path(sys.argv[4]), Path(sys.argv[2]), workers=1)\ntry:").replace(
+        "workers=2", "workers=8"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(many), str(tmp_path / "cache"), "{}", str(few)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 42
+    assert len(Store(json.loads(done.stdout)["path"])[41].input_ids) == 2048
 
 
 def test_nothing_outlives_a_killed_parent(data: Path, tmp_path: Path) -> None:

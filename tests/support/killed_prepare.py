@@ -1,7 +1,7 @@
 """Kill `prepare` before each thing it does to its cache, and see what comes of it.
 
-Usage: `python -m support.killed_prepare FOLDER EVERY`. Every so many-th moment is tried; prints how often the killed process
-had come how far.
+Usage: `python -m support.killed_prepare FOLDER EVERY WORKERS`. Every so many-th moment is tried; prints how often the killed
+process had come how far.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def reached(cache: Path) -> str:
     return "merging" if any(cache.glob("stores/.tmp-*")) else "encoding" if any(cache.glob("units/*/")) else "begun"
 
 
-def main(folder: Path, every: int) -> None:
+def main(folder: Path, every: int, workers: int) -> None:
     """From the first moment to the one that never comes."""
     data, cache, expected = write_lines(folder / "rows.jsonl", rows()), folder / "cache", folder / "expected"
 
@@ -72,7 +72,7 @@ def main(folder: Path, every: int) -> None:
         shutil.copytree(prepare(data, folder / "other").path, expected)
 
     def whole() -> None:
-        prepared = prepare(data, cache)
+        prepared = prepare(data, cache, workers=workers)
         assert content(prepared.store_path) == content(expected)
         left = sorted(path.name for name in ("stores", "units") for path in (cache / name).iterdir())
         assert left == [prepared.identity], left
@@ -96,4 +96,4 @@ def main(folder: Path, every: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

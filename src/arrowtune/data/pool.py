@@ -130,8 +130,15 @@ class _Crew:
 
     def _spawn(self, target: Any, *arguments: Any) -> None:
         process = self._context.Process(target=target, args=arguments, name="arrowtune-prepare", daemon=True)
-        with _without_main():
-            process.start()
+        try:
+            with _without_main():
+                process.start()
+        except (EOFError, OSError) as error:
+            reason = "the server that they are forked from is gone" if isinstance(error, EOFError) else error.strerror
+            raise WorkerLost(
+                f"no worker of prepare could be started: {reason or error}",
+                hint="run the command again; what is finished is kept",
+            ) from None
         self._processes.append(process)
         for argument in arguments:
             for pipe in argument if isinstance(argument, list) else [argument]:
