@@ -107,6 +107,15 @@ def test_B08_user_text_is_never_trained_though_equal(chatml) -> None:
     assert trained(chatml, quoted) == ["hacked<|im_end|>"]
 
 
+@pytest.mark.parametrize(
+    ("name", "start", "end"), [("gemma3", "<start_of_turn>", "<end_of_turn>"), ("tiny", "<|im_start|>", "<|im_end|>")]
+)
+def test_B08_where_words_are_cut_otherwise_after_a_marker(name: str, start: str, end: str) -> None:
+    found = with_template(CHATML.replace("<|im_start|>", start).replace("<|im_end|>", end), name)
+    item = chat("u:MASKED", "a:NOT MASKED", "u:NOT MASKED", "a: MASKED")
+    assert trained(found, item) == [f"NOT MASKED{end}", f" MASKED{end}"]
+
+
 def test_B09_straddling_token_is_context_and_counted(chatml) -> None:
     encoded = encode(chatml, chat("u:Hi", "a:\n\nabc"), chat("u:Hi", "a:abc"))
     assert encoded.counts["straddling"] == 1

@@ -142,6 +142,17 @@ def test_B27_tools_reach_every_render_and_results_stay_context() -> None:
     assert '{"zeta": 1, "alpha": {}, "none": null}' in texts[0]
 
 
+def test_B28_the_json_filter_writes_as_in_transformers_neither_escaped_nor_sorted() -> None:
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    for form in ("tojson", "tojson(indent=2)", "tojson(ensure_ascii=False)", "tojson(separators=(',', ':'), sort_keys=True)"):
+        source = "{% for tool in tools %}{{ tool | " + form + " }}{% endfor %}" + CHATML
+        turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+        wanted = utils.render_jinja_template([turns], [_TOOL], chat_template=source, add_generation_prompt=False)[0][0]
+        preview = with_template(source).preview(chat("u:q", "a:a", tools=[_TOOL]))
+        assert preview.text == wanted
+        assert "größe <b> & 'q'" in preview.text
+
+
 def test_B27_calls_that_a_template_leaves_out_are_not_trained() -> None:
     call = Message("assistant", "", tool_calls=[_CALL])
     assert skip(with_template(CHATML), chat("u:q", call, "t:r", "a:done")).reason == "tool_calls_ignored"

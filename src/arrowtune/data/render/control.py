@@ -50,8 +50,8 @@ class ControlText:
         # Thoughts may be opened by the generation prompt, and are the model's to write all the same.
         marks = [token for token in tokens if token.special or (token.text in self._markers and "think" not in token.text)]
         self._protected = tokens
-        self._everywhere = _pattern(token.text for token in tokens)
-        self._in_answers = _pattern(token.text for token in marks)
+        self._everywhere = literals(token.text for token in tokens)
+        self._in_answers = literals(token.text for token in marks)
         self._roles.clear()
 
     def _ask(self) -> None:
@@ -120,7 +120,7 @@ class ControlText:
 
     def _matches(self, text: str) -> Iterator[tuple[int, int]]:
         if self._any is None:
-            self._any = _pattern(self._tokens)
+            self._any = literals(self._tokens)
         return (match.span() for match in self._any.finditer(text))
 
     def _pieces(self, text: str, formed: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
@@ -194,7 +194,7 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def _pattern(words: Iterable[str]) -> re.Pattern[str]:
+def literals(words: Iterable[str]) -> re.Pattern[str]:
     """A regular expression for the leftmost longest of many words; a trie, since alternatives are tried one by one."""
     trie: dict[str, Any] = {}
     for word in words:

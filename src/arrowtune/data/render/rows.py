@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from arrowtune.data.render.control import ControlText
+from arrowtune.data.render.control import ControlText, literals
 from arrowtune.data.render.engine import Engine, Piece
 from arrowtune.data.render.probe import find_shape
 from arrowtune.data.render.results import result_stretches
@@ -240,6 +240,8 @@ class CompletionRows:
         eos = spec.files.special_tokens.get("eos_token")
         token = None if eos is None else engine.token_id(eos)
         self._suffix = () if eos is None or token is None else (Piece(eos, (token,), (0,)),)
+        self._special = literals(token.text for token in spec.files.added if token.special)
+        self._skips = spec.control_tokens_in_content == "skip"
 
     def job(self, item: Completion, counts: Counter[str]) -> Job | Skip:
         """The row as text with one span; notes what it met in `counts`."""
@@ -248,6 +250,11 @@ class CompletionRows:
             counts["repaired_text"] += 1
         if not completion:
             return Skip(item.origin, "empty", "the completion is empty")
+        # A prompt may be a conversation that was rendered elsewhere: its special tokens are formed, and the row is told of.
+        if self._special.search(prompt) or self._special.search(completion):
+            counts["rows_with_control_text"] += 1
+            if self._skips:
+                return Skip(item.origin, "control_text")
         pieces = (*self._prefix, Piece(prompt), Piece(completion), *self._suffix)
         text = "".join(piece.text for piece in pieces)
         return Job(text, [(0 if self._everything else len(prompt), len(text), 1.0)], pieces)
