@@ -56,3 +56,17 @@ def test_bars_say_notes_where_there_is_no_terminal(tmp_path: Path, capsys: pytes
         prepare(path, tmp_path / "cache", progress=bars)
         bars.note("one [sentence] as it is :smile: " + "long " * 40)
     assert capsys.readouterr().err == "one [sentence] as it is :smile: " + "long " * 40 + "\n"
+
+
+def test_long_work_without_a_terminal_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    with Bars(clock=lambda: now[0]) as bars:
+        bars.begin("chats", 1000)
+        for second in range(1, 81):
+            now[0] = float(second)
+            bars.advance("chats", 10, 5, 2000, {"bad_row": 1} if second % 2 else {"bad_row": 2, "empty": 1})
+        bars.end("chats")
+    assert capsys.readouterr().err.splitlines() == [
+        "chats: 30%, 5 rows/s, 2,000 tokens/s, 60 skipped (45 bad_row, 15 empty), 0:01:10 left",
+        "chats: 60%, 5 rows/s, 2,000 tokens/s, 120 skipped (90 bad_row, 30 empty), 0:00:40 left",
+    ]
