@@ -16,7 +16,7 @@ ArrowtuneError                 str() is one sentence with the place; .hint says 
     WorkerLost            4    a rank or a worker died
   CheckpointError         5
   ExportError             6
-  Interrupted         128+n    signal n ended the run after a clean save: 130 for SIGINT, 143 for SIGTERM
+  Interrupted         128+n    signal n ended the run, all saved that was there to save: 130 for SIGINT, 143 for SIGTERM
 """
 
 from __future__ import annotations

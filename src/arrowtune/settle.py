@@ -16,7 +16,7 @@ from arrowtune.protocols import Examples
 from arrowtune.resolve import Derived, Resolved, resolve
 from arrowtune.runfolder import RunFolder
 from arrowtune.training.complete import last_marked, read_checkpoint
-from arrowtune.training.ending import Ending
+from arrowtune.training.ending import Ending, has_ended
 from arrowtune.training.schedules import warmup_steps
 from arrowtune.types import Progress
 
@@ -95,7 +95,7 @@ def finished_already(inputs: Inputs) -> tuple[Progress, int] | None:
     Neither reads a checkpoint nor loads the model: it only looks whether everything is there.
     """
     config = inputs.run.config
-    if config.checkpoint.resume != "auto":
+    if config.checkpoint.resume != "auto" or not has_ended(config.run_dir):
         return None
     plan = build_plan(inputs.run, train_stores(inputs.data))
     done = ending_of(config, inputs.data, plan).finished(last_step(config, plan), _newest_step(RunFolder(config.run_dir)))

@@ -132,6 +132,11 @@ class Ending:
         self._path.unlink(missing_ok=True)
 
 
+def has_ended(folder: Path) -> bool:
+    """Whether the run in a folder has come to an end that nothing has followed yet."""
+    return (folder / FILE_NAME).exists()
+
+
 def due(every: int, step: int) -> bool:
     """Whether something that happens every so many steps happens after `step`."""
     return every > 0 and step % every == 0

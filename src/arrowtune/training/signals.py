@@ -42,7 +42,8 @@ class StopFlag:
         previous, self._previous = self._previous, {}
         if threading.current_thread() is threading.main_thread():
             for signum, handler in previous.items():
-                signal.signal(signum, handler)
+                if handler is not None:  # It was not installed from Python, and cannot be from here.
+                    signal.signal(signum, handler)
 
     def pass_on(self) -> None:
         """Let signals through again, the one that nobody has acted on yet first."""
