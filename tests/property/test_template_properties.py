@@ -19,7 +19,7 @@ from arrowtune.types import Conversation, Message
 from support.render import chat, encode, ids_of, trained_runs
 from support.templates import DATE, TOOLS, family_files, family_of, template_names, template_renderer, template_texts
 
-_FEW, _MANY = 6, 150
+_FEW, _MANY = 6, 60
 _PLAIN = [name for name in template_names() if not name.endswith("_training")]
 _ODD = [
     *(" ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u200b", "e\u0301", "👩‍👩‍👧", "日本", "ß"),

@@ -129,15 +129,23 @@ def test_spans_of_a_plain_template_are_those_of_its_tagged_twin(name: str) -> No
     assert compared >= 6
 
 
-@pytest.mark.parametrize("name", ["lfm2_2_5", "lfm2_2_5_v2", "lfm2_2_5_vl"])
+_TAGGED = ["lfm2_2_5", "lfm2_2_5_v2", "lfm2_2_5_vl", *(f"{name}_training" for name in twins())]
+
+
+@pytest.mark.parametrize("name", _TAGGED)
 def test_tags_of_a_template_of_its_own_are_taken(name: str) -> None:
     renderer = template_renderer(name)
     renderer.check_template()
     for what in ROWS:
         preview, twin = renderer.preview(row(what)), _twin(name, row(what))
+        if preview.skip is not None:
+            assert preview.skip.reason == ("template_error" if twin is None else _IGNORES), (what, preview.skip)
+            continue
         assert twin is not None
-        assert preview.text == twin[0], what
-        assert [preview.text[start:end] for start, end, _ in preview.spans] == [text.rstrip() for text in twin[1]], what
+        assert _without_date(preview.text) == _without_date(twin[0]), what
+        ours = "".join(preview.text[start:end] for start, end, _ in preview.spans)
+        assert re.sub(r"\s", "", ours) == re.sub(r"\s", "", "".join(twin[1])), what
+        assert not ours.endswith("\n")
 
 
 _CALLS_OF_LLAMA = {

@@ -144,6 +144,8 @@ def _tagged_spans(marked: Marked, weights: Sequence[float], rules: TurnRules) ->
         if start == end:
             continue
         owner = next((index for index, a, b in marked.regions if a <= start and end <= b), None)
+        if owner is None and start >= marked.regions[-1][2]:  # behind the loop: the end of the text, after the last turn
+            owner = marked.regions[-1][0]
         if owner is None:
             raise Unproved("spans_unproved", "a generation tag stands outside of the turns")
         if weights[owner]:
