@@ -193,6 +193,20 @@ def test_rows_of_their_own_template_arguments() -> None:
     assert trained(quiet, chat("u:q", "a:one", "u:r", "a:two")) == ["one<|im_end|>", "two<|im_end|>"]
 
 
+def test_arguments_that_a_template_does_not_read_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    renderer = with_template(str(tokenizer("qwen3").chat_template))
+    renderer.check_template()
+    rules = renderer._chat._rules
+    for number in range(3):
+        trained(renderer, chat("u:q", "a:yes", template_kwargs={"row": number}))
+    assert len(rules) == 1
+    trained(renderer, chat("u:q", "a:yes", template_kwargs={"row": 1, "enable_thinking": False}))
+    assert len(rules) == 2
+    monkeypatch.setattr("arrowtune.data.render.rows._MOST_RULES", 2)
+    trained(renderer, chat("u:q", "a:yes", template_kwargs={"enable_thinking": True}))
+    assert len(rules) == 1
+
+
 def test_templates_cannot_change_or_reach_what_they_are_given() -> None:
     for attack in ("{{ messages.append(1) }}", "{{ messages.__class__.__mro__ }}", "{{ namespace(_x=1) }}", "{{ ''.__class__ }}"):
         found = with_template(attack + CHATML)

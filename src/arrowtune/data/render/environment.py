@@ -16,6 +16,7 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.parser
 import jinja2.runtime
 from jinja2 import nodes
@@ -168,6 +169,13 @@ def compile_template(source: str, date: str | None, marks: dict[str, Callable[..
             hint="correct the template that tokenizer.chat_template or the tokenizer's folder gives",
         ) from None
     return jinja2.Template.from_code(environment, code, environment.make_globals(None))
+
+
+def variables_of(source: str) -> frozenset[str]:
+    """The names that a template may read from its arguments; it must have compiled."""
+    environment = _Environment(extensions=[_Generation, "jinja2.ext.loopcontrols"])
+    environment.filters.update(dict.fromkeys((GENERATE, GENERATED), _no_mark))
+    return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(source)))
 
 
 def _mark(name: str, argument: nodes.Expr) -> nodes.ExprStmt:

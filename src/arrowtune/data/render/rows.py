@@ -6,11 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from arrowtune.data.render.control import ControlText, literals
 from arrowtune.data.render.engine import Engine, Piece
+from arrowtune.data.render.environment import variables_of
 from arrowtune.data.render.probe import find_shape
 from arrowtune.data.render.results import result_stretches
 from arrowtune.data.render.spans import Span, Stretch, Unproved, everything, find_spans, message_weights
@@ -21,6 +22,9 @@ from arrowtune.data.render.thoughts import ThoughtRules, find_thoughts, leave_ou
 from arrowtune.data.render.turns import TurnProbe, TurnRules, opening_text
 from arrowtune.errors import RenderError
 from arrowtune.types import Completion, Conversation, Message, Origin, Skip
+
+_MOST_RULES = 256
+"""How many different sets of template arguments are remembered: rows may each have their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class ChatRows:
         self._added = sorted((token for token in spec.files.added if token.text), key=lambda token: -len(token.text))
         self._rules: dict[str, TurnRules] = {}
         self._thoughts: dict[str, ThoughtRules] = {}
+        self._source = source
         markers = opening_text(self._template, self._shape, self._rules_for({}))
         self._control = ControlText(engine, spec.files.added, markers)
 
@@ -187,14 +192,27 @@ class ChatRows:
         return self._rules_for({}).ends
 
     def _rules_for(self, kwargs: Mapping[str, Any]) -> TurnRules:
-        key = _key(kwargs)
+        key = self._key(kwargs)
         if key not in self._rules:
+            if len(self._rules) >= _MOST_RULES:
+                self._rules.clear()
             self._rules[key] = TurnProbe(self._template, self._shape, kwargs, self._added).rules()
         return self._rules[key]
 
+    @cached_property
+    def _read(self) -> frozenset[str]:
+        return variables_of(self._source)
+
+    def _key(self, kwargs: Mapping[str, Any]) -> str:
+        """What of a row's own arguments the template may look at."""
+        read = {name: value for name, value in kwargs.items() if name in self._read} if kwargs else {}
+        return json.dumps(read, sort_keys=True, default=str) if read else ""
+
     def _thoughts_for(self, kwargs: Mapping[str, Any]) -> ThoughtRules:
-        key = _key(kwargs)
+        key = self._key(kwargs)
         if key not in self._thoughts:
+            if len(self._thoughts) >= _MOST_RULES:
+                self._thoughts.clear()
             probe = TurnProbe(self._template, self._shape, kwargs, self._added)
             self._thoughts[key] = find_thoughts(probe, self._rules_for(kwargs))
         return self._thoughts[key]
@@ -225,10 +243,6 @@ class ChatRows:
                 f"the trained spans of the chat template cannot be proved: {found.detail or found.reason}",
                 hint="write {% generation %} tags around assistant turns, or name another template with tokenizer.chat_template",
             )
-
-
-def _key(kwargs: Mapping[str, Any]) -> str:
-    return json.dumps(dict(kwargs), sort_keys=True, default=str) if kwargs else ""
 
 
 class CompletionRows:
