@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,9 +56,9 @@ def test_one_holds_it_and_the_next_has_it_when_it_is_released(tmp_path: Path) ->
 
     time = Time(work)
     second = waiter(tmp_path / "lease", time)
-    second.acquire(lambda: told.append("waits"))
+    second.acquire(told.append)
     assert time.now == 300
-    assert told == ["waits"]
+    assert told == [f"process {os.getpid()} on {socket.gethostname()}"]
     first.release()
     assert is_held(tmp_path / "lease")
     second.release()
@@ -84,9 +85,9 @@ def test_a_lease_that_says_nothing_is_taken_after_a_minute(tmp_path: Path, left:
     path = tmp_path / "lease"
     path.write_bytes(left)
     assert is_held(path)
-    time = Time()
-    waiter(path, time).acquire()
-    assert time.now == 60
+    time, told = Time(), list[str]()
+    waiter(path, time).acquire(told.append)
+    assert (time.now, told) == (60, ["another process"])
 
 
 def test_of_two_who_take_it_over_one_has_it(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -59,11 +60,11 @@ class Lease:
         self._token = secrets.token_hex(16)
         self._beats = 0
 
-    def acquire(self, waits: Callable[[], None] = lambda: None) -> None:
+    def acquire(self, waits: Callable[[str], None] = lambda holder: None) -> None:
         """Wait until it is ours.
 
         Args:
-            waits: Called once if another has it.
+            waits: Called once if another has it, with words for people on who that is.
 
         Raises:
             OSError: The folder cannot be written.
@@ -78,7 +79,7 @@ class Lease:
                 self._take_from(found)
                 continue
             if not told:
-                waits()
+                waits(_who(found))
                 told = True
             self._pause(self._pace.look)
 
@@ -148,7 +149,8 @@ class Lease:
 
     def _words(self) -> bytes:
         # Always as long: written over what was there in one go.
-        return json.dumps({**this_process(), "token": self._token, "beat": f"{self._beats:012d}"}).encode() + b"\n"
+        words = {**this_process(), "host": socket.gethostname(), "token": self._token, "beat": f"{self._beats:012d}"}
+        return json.dumps(words).encode() + b"\n"
 
     def _take_from(self, seen: bytes) -> None:
         """Move a lease out of the way that is given up. One who was quicker gets the new one back that was moved by mistake."""
@@ -180,6 +182,11 @@ def _holder(words: bytes) -> dict[str, object]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _who(words: bytes) -> str:
+    holder = _holder(words)
+    return f"process {holder['pid']} on {holder['host']}" if {"pid", "host"} <= holder.keys() else "another process"
 
 
 def this_process() -> dict[str, object]:

@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
@@ -137,7 +136,10 @@ class _Desk:
 
     def _in_turn(self, order: Order, started: float) -> tuple[Path, bool]:
         folder = self._workspace(order, forced=self._data.force_recache)
-        waits = partial(self._note, order.job, "another process is preparing it: waiting for that one")
+
+        def waits(holder: str) -> None:
+            self._note(order.job, f"{holder} is preparing it: waiting for that one")
+
         with workspace(folder, root=self._root, waits=waits, about=_about(order), pace=self._pace):
             self.memory.refresh()
             path = None if self._anew else self._there(order)

@@ -33,14 +33,14 @@ def lease_of(folder: Path) -> Path:
 
 @contextmanager
 def workspace(
-    folder: Path, *, root: Path, waits: Callable[[], None], about: Mapping[str, str], pace: Pace = USUAL
+    folder: Path, *, root: Path, waits: Callable[[str], None], about: Mapping[str, str], pace: Pace = USUAL
 ) -> Iterator[Path]:
     """Have a workspace to oneself; it stays for the next start unless `finish` removes it.
 
     Args:
         folder: The workspace, made where it is missing.
         root: The cache folder, for the error.
-        waits: Called when another process works there.
+        waits: Called when another process works there, with words for people on which.
         about: Of the source; kept beside the units for people.
         pace: How often the lease is changed and looked at.
 
