@@ -19,7 +19,7 @@ from arrowtune.types import Conversation, Message
 from support.render import chat, encode, ids_of, trained_runs
 from support.templates import DATE, TOOLS, family_files, family_of, template_names, template_renderer, template_texts
 
-_FEW, _MANY = 6, 60
+_FEW, _MANY = 4, 60
 _PLAIN = [name for name in template_names() if not name.endswith("_training")]
 _ODD = [
     *(" ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u200b", "e\u0301", "👩‍👩‍👧", "日本", "ß"),
@@ -30,7 +30,11 @@ _SPELLED = [
     *("<eos>", "<|eot_id|>", "<|END_OF_TURN_TOKEN|>", "<turn|>", "<|return|>", "<｜end▁of▁sentence｜>", "<|eot|>"),
 ]
 _THOUGHTS = ["<think>", "</think>", "<tool_call>", "<tool_response>", "<|channel>", "<channel|>"]
-_odd = st.one_of(st.sampled_from(_ODD), st.text(st.characters(exclude_categories=["Cs"], exclude_characters="Q"), max_size=5))
+_REASONING = [
+    *("qwen3", "qwen3_5_nothink", "qwen3_5_think", "qwen3_8", "qwen3_training", "qwen3_8_training", "glm4moe", "gptoss"),
+    *("muse_glimmer", "nemotron_3_nano", "nemotron_3_ultra", "gemma4", "gemma4_v5", "diffusion_gemma", "lfm2_2_5", "phi3"),
+]
+_odd = st.one_of(st.sampled_from(_ODD), st.text(st.characters(exclude_categories=["Cs"], exclude_characters="QZ"), max_size=5))
 
 Writer = Callable[[str, bool], str]
 
@@ -93,10 +97,10 @@ def _chats(pieces: st.SearchStrategy[str]) -> st.SearchStrategy[list[Message]]:
 
 
 @st.composite
-def _agents(draw: st.DrawFn) -> list[Message]:
-    """Conversations with calls of tools, results and reasoning; what is not the model's holds the letter Q."""
-    pieces = st.one_of(_odd, st.sampled_from(_SPELLED), st.sampled_from(_THOUGHTS))
-    asked, said = _texts(pieces, "Q"), _texts(pieces, "x")
+def _agents(draw: st.DrawFn, odder: tuple[str, ...] = (*_SPELLED, *_THOUGHTS)) -> list[Message]:
+    """Conversations with calls of tools, results and reasoning; what is not the model's holds the letter Q, reasoning Z."""
+    pieces = st.one_of(_odd, st.sampled_from(odder))
+    asked, said, thought = _texts(pieces, "Q"), _texts(pieces, "x"), st.one_of(st.none(), _texts(pieces, "Z"))
     turns = [Message("system", draw(asked))] if draw(st.booleans()) else []
     for _ in range(draw(st.integers(1, 2))):
         turns.append(Message("user", draw(asked)))
@@ -106,10 +110,10 @@ def _agents(draw: st.DrawFn) -> list[Message]:
                 for k in range(draw(st.integers(1, 2)))
             ]
             content = draw(st.one_of(st.none(), st.just(""), said))
-            turns.append(Message("assistant", content, tool_calls=calls, reasoning=draw(st.one_of(st.none(), said))))
+            turns.append(Message("assistant", content, tool_calls=calls, reasoning=draw(thought)))
             fields = [{"name": "weather", "tool_call_id": call["id"]} for call in calls[: 1 + number]]
             turns.extend(Message("tool", draw(asked), extra=field) for field in fields)
-        turns.append(Message("assistant", draw(said), reasoning=draw(st.one_of(st.none(), said))))
+        turns.append(Message("assistant", draw(said), reasoning=draw(thought)))
     return turns
 
 
@@ -171,6 +175,18 @@ def _check_agents(name: str, turns: list[Message]) -> None:
     assert not [run for run in runs if "Q" in run]
 
 
+def _check_silent(name: str, turns: list[Message]) -> None:
+    renderer, item = template_renderer(name, train_on_reasoning=False), chat(*turns, tools=TOOLS)
+    encoded = encode(renderer, item)
+    if encoded.skips:
+        usual = encode(template_renderer(name), item)
+        assert usual.skips, encoded.skips[0]
+        return
+    runs = trained_runs(renderer, encoded)
+    assert not [run for run in runs if "Z" in run or "Q" in run]
+    assert str(turns[-1].content).strip() in runs[-1]
+
+
 _simple, _spelled = _chats(_odd), _chats(st.one_of(_odd, st.sampled_from(_SPELLED)))
 
 
@@ -195,13 +211,24 @@ def test_no_token_of_a_user_a_system_or_a_tool_is_trained(name: str, turns: list
     _check_agents(name, turns)
 
 
+@pytest.mark.parametrize("name", _REASONING)
+@settings(max_examples=_FEW)
+@given(turns=_agents(tuple(_SPELLED)))
+def test_no_token_of_reasoning_is_trained_and_answers_are(name: str, turns: list[Message]) -> None:
+    _check_silent(name, turns)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", template_names())
 @settings(max_examples=_MANY)
-@given(simple=_simple, spelled=_spelled, agents=_agents())
-def test_many_conversations(name: str, simple: list[Message], spelled: list[Message], agents: list[Message]) -> None:
+@given(simple=_simple, spelled=_spelled, agents=_agents(), thinkers=_agents(tuple(_SPELLED)))
+def test_many_conversations(
+    name: str, simple: list[Message], spelled: list[Message], agents: list[Message], thinkers: list[Message]
+) -> None:
     if name in _PLAIN:
         _check_answers(name, spelled)
     _check_ids(name, chat(*simple))
     _check_ids(name, chat(*agents, tools=TOOLS))
     _check_agents(name, agents)
+    if name in _REASONING:
+        _check_silent(name, thinkers)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from arrowtune.data.render.marks import free_points
@@ -50,12 +51,16 @@ def find_thoughts(probe: TurnProbe, rules: TurnRules) -> ThoughtRules:
         probe: Asks the template.
         rules: How its turns begin and end.
     """
-    openers, closings = set(), []
-    for text, start in _turns_that_reason(probe, rules):
-        place = text.find(_REASONING, start)
-        if place >= 0:
-            openers.add(text[start:place])
-            closings.append(text[place + len(_REASONING) :])
+    openers: set[str] = set()
+    closings: list[str] = []
+    for thinking, plain in _turns_that_reason(probe, rules):
+        opener, found, rest = thinking.partition(_REASONING)
+        if found:
+            openers.add(opener)
+            closings.append(rest)
+            # Where turns without reasoning begin at once with what is said, nothing of that closes reasoning.
+            if plain and rest.endswith(plain) and rest != plain and not _EMPTY_PAIR.match(plain):
+                closings.append(rest.removesuffix(plain))
     closing = common_prefix(closings) if closings else None
     for opening in rules.openings if closing is not None else ():
         closing = closing.partition(opening)[0] if closing is not None else None
@@ -66,40 +71,39 @@ def find_thoughts(probe: TurnProbe, rules: TurnRules) -> ThoughtRules:
     return ThoughtRules(frozenset(openers), closing, tuple(sorted(empties, key=lambda text: (-len(text), text))))
 
 
-def _turns_that_reason(probe: TurnProbe, rules: TurnRules) -> Iterator[tuple[str, int]]:
-    """Renders of a last turn with reasoning, from where the model begins to write on."""
+def _turns_that_reason(probe: TurnProbe, rules: TurnRules) -> Iterator[tuple[str, str]]:
+    """What the model writes in a last turn with reasoning, and in the same turn without."""
     answers = [Message("assistant", said, reasoning=_REASONING) for said in _ANSWERS]
     calls = [call_of(content, ARGUMENTS, _REASONING) for content in ("", None)]
     for before in ([USER], [USER, call_of("", ARGUMENTS), TOOL]):
         for turn in (*answers, *calls):
-            yield from _from_opening(probe, rules, [*before, turn])
+            for thinking in _written(probe, rules, [*before, turn]):
+                yield thinking, next(_written(probe, rules, [*before, replace(turn, reasoning=None)]), "")
 
 
 def _beginnings(probe: TurnProbe, rules: TurnRules) -> Iterator[str]:
     """What turns without reasoning begin with, whatever is said in them."""
     calls = [USER, call_of("", ARGUMENTS), TOOL]
     for before, after in (([USER], []), ([USER], [USER, Message("assistant", "Omega")]), (calls, [])):
-        texts = []
+        texts: list[str] = []
         for said in _ANSWERS:
             turns = [*before, Message("assistant", said), *after]
-            texts += [text[start:] for text, start in _from_opening(probe, rules, turns, len(before))]
+            texts += _written(probe, rules, turns, len(before))
         if len(texts) == len(_ANSWERS):
             yield common_prefix(texts)
 
 
-def _from_opening(probe: TurnProbe, rules: TurnRules, turns: Sequence[Message], index: int = -1) -> Iterator[tuple[str, int]]:
-    """The text of one turn of a small conversation, and where the model begins to write it."""
+def _written(probe: TurnProbe, rules: TurnRules, turns: Sequence[Message], index: int = -1) -> Iterator[str]:
+    """What the model writes in one turn of a small conversation; nothing where that is not plain."""
     index %= len(turns)
     full = probe.render(turns, TOOLS if TOOL in turns or turns[-1].tool_calls else None)
     for message, start, end in full.regions if full is not None else ():
         if message == index and full is not None:
             if tagged := [tag for tag in full.generations if start <= tag[0] < tag[1] <= end]:
-                yield full.text[:end], tagged[0][0]
+                yield full.text[tagged[0][0] : end]
                 return
-            try:
-                yield full.text[:end], opened(full.text, start, end, rules, turns[index - 1].role in rules.bare)
-            except Unproved:
-                return
+            with suppress(Unproved):
+                yield full.text[opened(full.text, start, end, rules, turns[index - 1].role in rules.bare) : end]
 
 
 def leave_out(
