@@ -103,8 +103,9 @@ def finished_already(inputs: Inputs) -> tuple[Progress, int] | None:
 
 
 def _newest_step(folder: RunFolder) -> int | None:
+    """The step of the checkpoint that was saved last: None where there is none, -1 where it is damaged."""
     newest = last_marked(folder.checkpoints)
     try:
         return read_checkpoint(newest, digests=False).step if newest else None
     except CheckpointError:
-        return None
+        return -1

@@ -234,15 +234,27 @@ def test_when_every_checkpoint_is_damaged_the_metrics_are_untouched(tmp_path: Pa
     assert content(tmp_path) == before
 
 
-def test_a_run_begun_again_does_not_take_an_old_end_for_its_own(tmp_path: Path) -> None:
-    run = config(tmp_path, train={"steps": 2})
+def test_a_run_continued_from_further_back_does_not_take_an_old_end_for_its_own(tmp_path: Path) -> None:
+    run = config(tmp_path, train={"steps": 2}, checkpoint={"every": 1})
     train(run)
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000002")
     with pytest.raises(Interrupted):
         train(run, Terminated(step=2))
     diary = Diary()
     train(run, diary)
     assert diary.entries == ["start 2", "evaluated 2", "end 2"]
+
+
+@pytest.mark.parametrize("again", [by_trainer, by_api])
+def test_a_finished_run_whose_checkpoints_were_removed_is_not_trained_once_more(
+    tmp_path: Path, again: Callable[[Any], Any]
+) -> None:
+    run = config(tmp_path, train={"steps": 2})
+    train(run)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    before = content(tmp_path)
+    assert again(run).idle
+    assert content(tmp_path) == before
 
 
 def test_resume_never_refuses_a_run_that_has_ended_without_a_checkpoint(tmp_path: Path) -> None:

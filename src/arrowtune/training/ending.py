@@ -98,9 +98,11 @@ class Ending:
     def finished(self, last: int, newest: int | None) -> Progress | None:
         """Where the run stands if nothing is left to do, else None.
 
+        A run whose checkpoints were removed, to free the disk, is as finished as before: it must not be trained once more.
+
         Args:
             last: The step at which the run ends.
-            newest: The step of the checkpoint that it would continue from.
+            newest: The step of the checkpoint that it would continue from; None where there is none at all.
         """
         end = self.read()
         if end is None or end.progress.step < last:
@@ -108,7 +110,7 @@ class Ending:
         step = end.progress.step
         done = self.done(step)
         owed = (
-            self.wants_checkpoint(step) and newest != step,
+            self.wants_checkpoint(step) and newest is not None and newest != step,
             self.wants_evaluation(step) and not done.evaluated,
             self.export.at_end and not done.exported,
         )
