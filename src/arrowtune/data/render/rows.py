@@ -158,7 +158,7 @@ class ChatRows:
         Raises:
             Unproved: It leaves out calls of tools: what would be trained is an empty answer.
         """
-        if not self._shape.reasoning and any(turn.reasoning and turn.reasoning.strip() not in marked.text for turn in turns):
+        if not self._shape.reasoning and any(turn.reasoning for turn in turns):
             counts["reasoning_ignored"] += 1
         if not any(turn.tool_calls for turn in turns):
             return
