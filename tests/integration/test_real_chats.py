@@ -64,3 +64,31 @@ def test_ids_and_trained_spans_of_real_chats() -> None:
     assert straddling == encoded.counts.get("straddling", 0)
     assert straddling < 20
     assert encoded.counts.get("rows_with_control_text", 0) <= odd < 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama3_1", "gemma3", "deepseek_v3"])
+def test_ids_of_real_chats_with_other_tokenizers(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder(name))
+    subject = renderer(name)
+    assert subject.engine.fast, subject.engine.reason
+    items = real_chats(1000)
+    encoded = encode(subject, *items)
+    assert all(found.reason == "template_error" for found in encoded.skips)  # Gemma wants turns to alternate
+    spelled = 0
+    for example, row in enumerate(encoded.kept.tolist()):
+        messages = _until_last_answer(items[row].messages)
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        ids = tokenizer.apply_chat_template(turns)["input_ids"]
+        if ids_of(encoded, example) != ids:
+            spelled += 1
+            text = tokenizer.apply_chat_template(turns, tokenize=False)
+            assert subject.preview(items[row]).text == text
+            assert encode(subject, items[row]).counts["rows_with_control_text"] == 1
+        # Turns end with their end, and are as many as the answers.
+        answers = sum(message.role == "assistant" for message in messages)
+        runs = trained_runs(subject, encoded, example)
+        assert len(runs) == answers
+        assert len({run[-8:] for run in runs}) == 1
+    assert spelled < 20

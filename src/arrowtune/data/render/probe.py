@@ -79,8 +79,10 @@ def _parts_shape(template: ChatTemplate) -> PartsPolicy:
 
 
 def _writes_reasoning(template: ChatTemplate, shape: Shape) -> bool:
-    marked = try_render(template, shape, [USER, Message("assistant", "Alpha", reasoning="Omicron")])
-    return marked is None or "Omicron" in marked.text
+    answer = [USER, Message("assistant", "Alpha", reasoning="Omicron")]
+    call = [USER, call_of("", ARGUMENTS, "Omicron")]
+    found = [try_render(template, shape, answer), try_render(template, shape, call, tools=TOOLS)]
+    return found[0] is None or any(marked is not None and "Omicron" in marked.text for marked in found)
 
 
 def _call_shape(template: ChatTemplate) -> Shape:

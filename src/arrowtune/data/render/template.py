@@ -33,7 +33,7 @@ class Shape:
         arguments: Whether the arguments of tool calls go as written, parsed from JSON strings, or dumped to JSON strings.
         parts: What a list of text parts becomes: joined to a string, kept, or kept while strings are wrapped as one part.
         calls: Whether the template writes calls of tools.
-        reasoning: Whether the template writes the reasoning of the last answer.
+        reasoning: Whether the template writes the reasoning of the last answer, or that before a call of a tool.
     """
 
     nulls: NullPolicy = "drop"
