@@ -124,4 +124,3 @@ def test_the_engine_is_asked_of_doubtful_tokens_only_when_a_row_spells_one() -> 
     gemma.check_template()
     assert trained(gemma, chat("u:what?", "a:a tree")) == ["a tree<end_of_turn>"]
     assert "_plain" not in vars(engine)  # a second tokenizer, seconds in the loading
-    assert encode(gemma, chat("u:<start_of_turn>", "a:c")).counts["rows_with_control_text"] == 1
