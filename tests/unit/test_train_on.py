@@ -146,6 +146,20 @@ def test_B07_of_a_template_that_knows_no_reasoning() -> None:
     assert trained(with_template(source), chat("u:q", "a:Yes")) == ["<think>\n\n</think>\n\nYes<|im_end|>"]
 
 
+def test_templates_whose_turns_only_prefixes_show_leave_thoughts_out_too() -> None:
+    source = (
+        "{% macro turn(m) %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
+        "{{ '<think>\n' + (m.reasoning_content or '') + '\n</think>\n\n' }}{% endif %}"
+        "{{ m.content + '<|im_end|>\n' }}{% endmacro %}"
+        "{% macro all(ms) %}{% for m in ms %}{{ turn(m) }}{% endfor %}{% endmacro %}{{ all(messages) }}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    thinking, plain = chat("u:q", Message("assistant", "Yes.", reasoning="Hm.")), chat("u:q", "a:Yes.")
+    assert trained(with_template(source), thinking) == ["<think>\nHm.\n</think>\n\nYes.<|im_end|>"]
+    assert trained(with_template(source, train_on_reasoning=False), thinking) == ["Yes.<|im_end|>"]
+    assert trained(with_template(source, train_on_boilerplate=False), plain) == ["Yes.<|im_end|>"]
+
+
 @pytest.mark.parametrize("name", [name for name in _PLAIN if name not in _EMPTY])
 def test_what_the_model_has_to_write_is_no_boilerplate(name: str) -> None:
     for what in ("multi", "reasoning"):

@@ -96,9 +96,16 @@ def _beginnings(probe: TurnProbe, rules: TurnRules) -> Iterator[str]:
 def _written(probe: TurnProbe, rules: TurnRules, turns: Sequence[Message], index: int = -1) -> Iterator[str]:
     """What the model writes in one turn of a small conversation; nothing where that is not plain."""
     index %= len(turns)
-    full = probe.render(turns, TOOLS if TOOL in turns or turns[-1].tool_calls else None)
-    for message, start, end in full.regions if full is not None else ():
-        if message == index and full is not None:
+    tools = TOOLS if TOOL in turns or turns[-1].tool_calls else None
+    full = probe.render(turns, tools)
+    if full is None:
+        return
+    if not full.regions:  # nothing is marked: the turn is what prefixes leave
+        before = probe.render(turns[:index], tools, open_turn=True)
+        if before is not None and index == len(turns) - 1 and full.text.startswith(before.text):
+            yield full.text[len(before.text) :]
+    for message, start, end in full.regions:
+        if message == index:
             if tagged := [tag for tag in full.generations if start <= tag[0] < tag[1] <= end]:
                 yield full.text[tagged[0][0] : end]
                 return
