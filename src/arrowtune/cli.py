@@ -112,7 +112,11 @@ def prepare(
 ) -> Any:
     """Tokenise the data into the store and stop."""
     if explain:
-        return _explained(_load(run, overrides), as_json)
+        from arrowtune.ingest import explain as explain_run
+        from arrowtune.view.explained import explained_text
+
+        sources = [source.to_json() for source in explain_run(_load(run, overrides))]
+        return {"sources": sources} if as_json else explained_text(sources)
     from arrowtune.data.warm import warm_up
 
     warm_up()
@@ -123,14 +127,6 @@ def prepare(
     with Bars() as progress:
         stores = [store.to_json() for store in api.prepare(_load(run, overrides), progress=progress)]
     return {"stores": stores} if as_json else prepared_text(stores)
-
-
-def _explained(config: SFTConfig, as_json: bool) -> Any:
-    from arrowtune.ingest import explain
-    from arrowtune.view.explained import explained_text
-
-    sources = [source.to_json() for source in explain(config)]
-    return {"sources": sources} if as_json else explained_text(sources)
 
 
 @_verb
@@ -201,9 +197,9 @@ _cache_verb = functools.partial(_verb, parent=cache_app)
 def cache_list(cache_dir: CacheDir = None, as_json: Json = False) -> Any:
     """List stores, unfinished ones and converted tokenizers, with size, age and what they were made of."""
     from arrowtune.data.cache import entries
-    from arrowtune.view.cached import cached_json, cached_text
+    from arrowtune.view.cached import cache_folder, cached_json, cached_text
 
-    folder = _cache(cache_dir)
+    folder = cache_folder(cache_dir)
     found = entries(folder)
     return cached_json(folder, found) if as_json else cached_text(folder, found)
 
@@ -222,17 +218,11 @@ def cache_prune(
 ) -> Any:
     """Remove stores by age and number, torn and superseded ones, and what killed processes left; never what is in use."""
     from arrowtune.data.prune import Wish, prune, seconds_of
-    from arrowtune.view.cached import pruned_json, pruned_text
+    from arrowtune.view.cached import cache_folder, pruned_json, pruned_text
 
     wish = Wish(None if older_than is None else seconds_of(older_than), keep, unfinished)
-    pruned = prune(_cache(cache_dir), wish, dry_run=dry_run)
+    pruned = prune(cache_folder(cache_dir), wish, dry_run=dry_run)
     return pruned_json(pruned, dry_run) if as_json else pruned_text(pruned, dry_run)
-
-
-def _cache(written: str | None) -> Path:
-    from arrowtune.resolve import cache_dir
-
-    return Path(cache_dir(written).value)
 
 
 def _version(wanted: bool) -> None:
