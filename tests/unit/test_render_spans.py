@@ -190,6 +190,16 @@ def test_B16_rows_without_an_answer(chatml) -> None:
     assert skip(with_template(CHATML, trailing="skip"), chat("u:q", "a:x", "u:more")).reason == "trailing_messages"
 
 
+def test_turns_in_the_middle_that_have_no_end_are_a_skip_not_the_next_header() -> None:
+    once = with_template(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}{% if loop.last %}{{ eos_token }}{% endif %}"
+        "{{ '\n' }}{% endfor %}" + _OPEN
+    )
+    assert trained(once, chat("u:q", "a:x")) == ["x<|im_end|>"]
+    assert skip(once, chat("u:q", "a:x", "u:r", "a:y")).reason == "no_end_of_turn"
+    assert trained(once, chat("u:q", Message("assistant", "x", weight=0.0), "u:r", "a:y")) == ["y<|im_end|>"]
+
+
 def test_B17_the_end_of_turn_is_trained_though_it_is_the_pad_token(chatml) -> None:
     encoded = encode(chatml, chat("u:q", "a:x"), chat("u:q", "a:a longer answer"))
     end = chatml.engine.token_id("<|im_end|>")

@@ -98,17 +98,16 @@ class TurnProbe:
         return try_render(self._template, self._shape, turns, tools=tools, kwargs=self._kwargs, open_turn=open_turn)
 
     def _ends(self) -> tuple[set[str], bool]:
-        """The tokens that end turns, and whether some follow the turn."""
-        ends: set[str] = set()
-        after = False
+        """The tokens that end turns, and whether they follow the turn; where some turns have their own, those alone count."""
+        inside: set[str] = set()
+        behind: set[str] = set()
         for full, (start, end) in self._answers():
             closed = full.text[start:end].rstrip()
             if token := next((token.text for token in self._added if closed.endswith(token.text)), None):
-                ends.add(token)
+                inside.add(token)
             elif token := self._token_at(full.text, end):
-                ends.add(token)
-                after = True
-        return ends, after
+                behind.add(token)
+        return inside or behind, bool(behind) and not inside
 
     def _call_ends(self, after: bool) -> tuple[set[str], bool]:
         """The special tokens that end calls of tools, and whether the results of the tools are written before them."""
