@@ -29,6 +29,17 @@ def test_B01_template_without_end_of_turn_is_refused() -> None:
     assert skip(bare, chat("u:2+2?", "a:4")).reason in {"no_end_of_turn", "spans_unproved"}
 
 
+def test_templates_that_show_no_turns_are_refused_with_what_they_lack() -> None:
+    pairs = with_template(
+        "{% for i in range(0, messages | length, 2) %}{{ '<|im_start|>user\n' + messages[i].content + '<|im_end|>\n' "
+        "+ '<|im_start|>assistant\n' + messages[i + 1].content + '<|im_end|>\n' }}{% endfor %}"
+    )
+    with pytest.raises(RenderError, match="cannot be proved: the template refuses a part of the conversation") as caught:
+        pairs.check_template()
+    assert "generation" in caught.value.hint
+    assert skip(pairs, chat("u:q", "a:x")).reason == "spans_unproved"
+
+
 def test_generation_tags_are_taken_as_they_are() -> None:
     tagged = with_template(
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content + "

@@ -224,7 +224,7 @@ class ChatRows:
             RenderError: They cannot; one sentence says why.
         """
         rules = self._rules_for({})
-        if not rules.ends and not rules.tagged and not self._everything:
+        if rules.structural and not rules.ends and not rules.tagged and not self._everything:
             raise RenderError(
                 "the chat template ends assistant turns with no end-of-turn token, so the model would never learn to stop",
                 hint="write the tokenizer's end-of-turn token, such as {{ eos_token }}, after the content of assistant turns",
