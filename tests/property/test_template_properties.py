@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from arrowtune.data.render.template import shape_message
 from arrowtune.types import Conversation, Message
 from support.render import chat, encode, ids_of, trained_runs
-from support.templates import DATE, TOOLS, family_files, family_of, template_names, template_renderer, template_texts
+from support.templates import TOOLS, family_files, family_of, template_names, template_renderer, template_texts
 
 _FEW, _MANY = 4, 60
 _PLAIN = [name for name in template_names() if not name.endswith("_training")]
@@ -34,6 +33,7 @@ _REASONING = [
     *("qwen3", "qwen3_5_nothink", "qwen3_5_think", "qwen3_8", "qwen3_training", "qwen3_8_training", "glm4moe", "gptoss"),
     *("muse_glimmer", "nemotron_3_nano", "nemotron_3_ultra", "gemma4", "gemma4_v5", "diffusion_gemma", "lfm2_2_5", "phi3"),
 ]
+_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d\d [A-Z][a-z]{2} \d{4}")
 _odd = st.one_of(st.sampled_from(_ODD), st.text(st.characters(exclude_categories=["Cs"], exclude_characters="QZ"), max_size=5))
 
 Writer = Callable[[str, bool], str]
@@ -124,7 +124,7 @@ def _transformers(prefix: str) -> Any:
 
 
 def _reference(name: str, item: Conversation) -> tuple[str, list[int]] | None:
-    """What transformers renders and encodes, told our date; None where it leaves out the null that the template asks for."""
+    """What transformers renders and encodes, but for the date; None where it leaves out the null that the template asks for."""
     tokenizer = _transformers(family_of(name))
     renderer = template_renderer(name)
     messages = [shape_message(turn, renderer._chat._shape, {}) for turn in item.messages]
@@ -132,12 +132,11 @@ def _reference(name: str, item: Conversation) -> tuple[str, list[int]] | None:
     if renderer._chat._shape.nulls == "keep" and any(turn.content is None for turn in item.messages):
         return None
     text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
-    if "strftime_now" in template_texts()[name]:
-        for form in ("%Y-%m-%d", "%d %b %Y"):
-            now = re.escape(datetime.now().strftime(form))
-            text = re.sub(now, datetime.fromisoformat(DATE).strftime(form), text)
-        return text, tokenizer(text, add_special_tokens=False)["input_ids"]
-    return text, tokenizer.apply_chat_template(messages, **options)["input_ids"]
+    if "strftime_now" not in template_texts()[name]:
+        return text, tokenizer.apply_chat_template(messages, **options)["input_ids"]
+    ours = renderer.preview(item).text
+    assert _DATE.sub("DATE", ours) == _DATE.sub("DATE", text)
+    return ours, tokenizer(ours, add_special_tokens=False)["input_ids"]
 
 
 def _check_answers(name: str, turns: list[Message]) -> None:
