@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("datasets", "numba", "ray", "torch", "transformers")
+HEAVY = ("datasets", "numba", "pandas", "ray", "torch", "transformers")
 REPORT = f"import json, sys; print(json.dumps([name for name in {HEAVY} if name in sys.modules]), file=sys.stderr)"
 COMMAND = "import sys; sys.argv = ['arrowtune', *{words}]; from arrowtune.cli import run; code = run(); {report}; sys.exit(code)"
 

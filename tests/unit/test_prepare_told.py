@@ -105,7 +105,9 @@ def test_a_million_skipped_rows_take_no_more_room_than_ten() -> None:
     for _ in range(3):
         total.add(many, [(0, 0, 1)])
     assert total.skipped == {"bad_row": 3_000_000}
-    manifests = [len(json.dumps(manifest_of("", {}, [Scanned("rows.jsonl", "jsonl", 1, "", None)], tally))) for tally in (few, total)]
+    manifests = [
+        len(json.dumps(manifest_of("", {}, [Scanned("rows.jsonl", "jsonl", 1, "", None)], tally))) for tally in (few, total)
+    ]
     assert manifests[1] < manifests[0] + 40
 
 

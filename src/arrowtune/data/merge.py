@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from arrowtune.data.store_batch import to_arrow, to_numpy
 from arrowtune.data.store_format import disk_error, schema
 from arrowtune.data.store_writer import Writer
 from arrowtune.data.units import Unit
@@ -74,13 +75,13 @@ def _opened(path: Path, writer: Writer) -> pa.MemoryMappedFile:
 
 
 def _rebased(batch: pa.RecordBatch, base: Base, kind: pa.Schema) -> pa.RecordBatch:
-    piece = batch["file"].to_numpy()
+    piece = to_numpy(batch["file"])
     files = np.array(base.files, np.int32)[piece]
-    rows = batch["row"].to_numpy() + np.array(base.rows, np.int64)[piece]
+    rows = to_numpy(batch["row"]) + np.array(base.rows, np.int64)[piece]
     first = np.array(base.lines, np.int64)[piece]
-    lines = np.where(first > 0, batch["line"].to_numpy() + first, 0)
+    lines = np.where(first > 0, to_numpy(batch["line"]) + first, 0)
     weights = batch["loss_weights"]
     if weights.type != kind.field("loss_weights").type:
         weights = weights.cast(kind.field("loss_weights").type)
-    columns = [batch["input_ids"], weights, *(pa.array(column) for column in (files, rows, lines))]
+    columns = [batch["input_ids"], weights, *(to_arrow(column) for column in (files, rows, lines))]
     return pa.RecordBatch.from_arrays(columns, schema=kind)

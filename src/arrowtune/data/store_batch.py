@@ -13,6 +13,18 @@ from arrowtune.data.store_format import BATCH_BYTES
 from arrowtune.protocols import Tokens
 
 
+def to_arrow(values: npt.NDArray[Any]) -> pa.Array:
+    """Numbers as an Arrow array, without a copy. `pa.array` would load pandas first, where it is installed."""
+    values = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
+
+
+def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
+    """Numbers without nulls as a view of the array's memory. Its own method of this name would load pandas first."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    return np.frombuffer(array.buffers()[1] or b"", dtype)[array.offset : array.offset + len(array)]
+
+
 class Places:
     """Where examples come from, in columns.
 
@@ -47,11 +59,11 @@ def make_batch(tokens: Tokens, places: Places, kind: pa.Schema) -> pa.RecordBatc
         weights = tokens.loss_weights.astype(np.uint8)
         if not np.array_equal(weights, tokens.loss_weights):
             raise ValueError("fractional loss weights need a Writer with fractional=True")
-    offsets = pa.array(tokens.offsets.astype(np.int32))
+    offsets = to_arrow(tokens.offsets.astype(np.int32))
     columns = [
-        pa.ListArray.from_arrays(offsets, pa.array(tokens.input_ids.astype(np.int32, copy=False)), type=kind.field(0).type),
-        pa.ListArray.from_arrays(offsets, pa.array(weights), type=kind.field(1).type),
-        *(pa.array(values) for values in (places.file, places.row, places.line)),
+        pa.ListArray.from_arrays(offsets, to_arrow(tokens.input_ids.astype(np.int32, copy=False)), type=kind.field(0).type),
+        pa.ListArray.from_arrays(offsets, to_arrow(weights), type=kind.field(1).type),
+        *(to_arrow(values) for values in (places.file, places.row, places.line)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=kind)
 
@@ -59,8 +71,8 @@ def make_batch(tokens: Tokens, places: Places, kind: pa.Schema) -> pa.RecordBatc
 def measure(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float64]]:
     """Lengths, trained tokens and loss weight sums of the examples; the first position of each never counts."""
     column = batch.column("loss_weights")
-    offsets = column.offsets.to_numpy().astype(np.int64)
-    weights = column.values.to_numpy()
+    offsets = to_numpy(column.offsets).astype(np.int64)
+    weights = to_numpy(column.values)
     starts = offsets[:-1]
     trained = np.add.reduceat(weights > 0, starts, dtype=np.int64) - (weights[starts] > 0)
     counted = weights.astype(np.float64)
@@ -81,7 +93,7 @@ def parts(offsets: npt.NDArray[Any], most: int = BATCH_BYTES) -> list[slice]:
 
 def cut(batch: pa.RecordBatch, most: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
     """A record batch of a store's schema as one or several below `most` bytes; nothing where it is empty."""
-    offsets = batch.column("input_ids").offsets.to_numpy()
+    offsets = to_numpy(batch.column("input_ids").offsets)
     alone = offsets[0] == 0 and offsets[-1] == len(batch.column("input_ids").values)  # Not a slice of a longer one.
     for part in parts(offsets, most):
         if alone and part == slice(0, batch.num_rows):
@@ -89,8 +101,8 @@ def cut(batch: pa.RecordBatch, most: int = BATCH_BYTES) -> Iterator[pa.RecordBat
             return
         lists = []
         for name in ("input_ids", "loss_weights"):
-            places = batch.column(name).offsets.to_numpy()[part.start : part.stop + 1]
+            places = to_numpy(batch.column(name).offsets)[part.start : part.stop + 1]
             values = batch.column(name).values.slice(places[0], places[-1] - places[0])
-            lists.append(pa.ListArray.from_arrays(pa.array(places - places[0]), values, type=batch.schema.field(name).type))
+            lists.append(pa.ListArray.from_arrays(to_arrow(places - places[0]), values, type=batch.schema.field(name).type))
         rest = [column.slice(part.start, part.stop - part.start) for column in batch.columns[len(lists) :]]
         yield pa.RecordBatch.from_arrays([*lists, *rest], schema=batch.schema)
