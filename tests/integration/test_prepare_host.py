@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -86,12 +87,13 @@ def test_one_process_loads_the_engine_for_all_workers_and_each_its_own_where_tha
 
 
 def test_a_host_that_is_killed_is_an_error_that_names_the_unit(data: Path, tmp_path: Path) -> None:
+    others = multiprocessing.active_children()
     units = iter(Scan(resolve_source(SourceConfig(path=str(data)), "rows"), None))
     done = encode_by(2, Recipe(spec(), "messages", {}, tmp_path), units)
     next(done)
-    family = psutil.Process().children(recursive=True)
-    host = next(member for member in family if member.ppid() != os.getpid() and member.children())
-    workers = host.children()
+    (host,) = (process for process in multiprocessing.active_children() if process not in others)
+    workers = [process for process in psutil.process_iter() if process.ppid() == host.pid]
+    assert len(workers) == 2
     host.kill()
     with pytest.raises(WorkerLost, match=r"killed by SIGKILL while it worked on .* from line"):
         list(done)
@@ -103,6 +105,10 @@ def test_a_continued_run_loads_nothing_that_it_does_not_need(data: Path, tmp_pat
     recipe = Recipe(spec(), "messages", {}, tmp_path)
     source = resolve_source(SourceConfig(path=str(data)), "rows")
     first = sorted((unit.index, json.dumps(tally.to_json())) for unit, tally in encode_by(2, recipe, iter(Scan(source, None))))
-    again = sorted((unit.index, json.dumps(tally.to_json())) for unit, tally in encode_by(2, recipe, iter(Scan(source, None))))
+    others = multiprocessing.active_children()
+    continued = encode_by(2, recipe, iter(Scan(source, None)))
+    done = [next(continued)]
+    assert len(set(multiprocessing.active_children()) - set(others)) == 1  # One host: what it read started no thread.
+    again = sorted((unit.index, json.dumps(tally.to_json())) for unit, tally in [*done, *continued])
     assert first == again
     assert len(first) == 3

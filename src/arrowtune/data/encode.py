@@ -29,6 +29,11 @@ from arrowtune.types import Completion, Conversation, Origin, Skip
 
 _TALLY = b"tally"
 
+_MAGIC = b"ARROW1"
+"""What an Arrow file ends with, and begins with, padded to 8 bytes; the message that is its schema follows."""
+
+_SCHEMA_AT = 8
+
 _PART_BYTES = 512 << 10
 
 
@@ -247,8 +252,14 @@ def unit_file(folder: Path, unit: Unit) -> Path:
 def read_tally(path: Path) -> Tally | None:
     """What is known of a finished unit; None where there is none."""
     try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
-            return Tally.from_json(json.loads(reader.schema.metadata[_TALLY]))
+        with open(path, "rb") as file:
+            # Opening it with Arrow's reader would start Arrow's threads, and a host that has them may not fork.
+            file.seek(-len(_MAGIC), os.SEEK_END)
+            if file.read() != _MAGIC:
+                return None
+            file.seek(_SCHEMA_AT)
+            found = pa.ipc.read_schema(pa.PythonFile(file, "r"))
+        return Tally.from_json(json.loads(found.metadata[_TALLY]))
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
         return None
 

@@ -19,6 +19,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
@@ -40,6 +41,8 @@ CANNOT_FORK = "cannot fork"
 
 _UNITS_BETWEEN = 4
 """Units after which a worker gives freed memory back: more often costs more than the units' own work allows."""
+
+_ALLOCATOR_THREAD = "jemalloc_bg_thd"
 
 _M_ARENA_MAX = -8  # From malloc.h.
 
@@ -203,7 +206,16 @@ def _die_with(parent: int) -> None:
 def _alone() -> bool:
     """Whether this process has one thread. One that was joined may take a moment to be gone."""
     for _ in range(1000):
-        if len(os.listdir("/proc/self/task")) == 1:
+        if len(_threads()) == 1:
             return True
         time.sleep(0.001)
     return False
+
+
+def _threads() -> list[str]:
+    """The names of this process's threads, less the one of Arrow's jemalloc, which sees to it round a fork."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            names.append((task / "comm").read_text().rstrip("\n"))
+    return [name for name in names if name != _ALLOCATOR_THREAD]
