@@ -28,7 +28,7 @@ from arrowtune.training.loop import Loop
 from arrowtune.training.schedules import Schedule
 from arrowtune.training.together import leader, together
 from arrowtune.training.tokenizer import keep_tokenizer
-from arrowtune.types import Batch, Progress
+from arrowtune.types import PlannedStep, Progress
 
 _ROWS_NAMED = 5
 
@@ -69,8 +69,8 @@ class Rank:
     trained_with: Mapping[str, Any]
 
     @contextmanager
-    def batches(self, start: int, stop: int) -> Iterator[Iterator[tuple[int, Sequence[Batch]]]]:
-        """This rank's micro-batches of the 0-based steps `[start, stop)`, made ahead by a thread."""
+    def steps(self, start: int, stop: int) -> Iterator[Iterator[PlannedStep]]:
+        """What this rank needs for the 0-based steps `[start, stop)`, made ahead by a thread."""
         with Loader(self.plan, self.backend.rank, self.backend.world_size, start, stop) as loader:
             yield loader
 
@@ -189,7 +189,6 @@ def _loop(config: SFTConfig, plan: Plan, stores: Sequence[Store], backend: Backe
     return Loop(
         backend,
         Schedule.build(config.schedule, peak=config.optimizer.lr, total_steps=plan.steps),
-        lambda step: plan.totals(step, backend.world_size),
         plan.steps_per_epoch,
         lambda step: _rows(plan, stores, step),
     )

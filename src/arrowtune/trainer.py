@@ -139,8 +139,8 @@ class SFTTrainer:
     def _steps(self) -> Iterator[StepStats]:
         rank, result = self.rank, self.result
         seconds, tokens = 0.0, 0
-        with rank.batches(result.progress.step, rank.last) as batches:
-            for stats in rank.loop.steps(batches):
+        with rank.steps(result.progress.step, rank.last) as planned:
+            for stats in rank.loop.steps(planned):
                 seconds, tokens = seconds + stats.seconds, tokens + stats.tokens
                 result.tokens_per_second = tokens / seconds if seconds else 0.0
                 self._after_step(stats)

@@ -148,6 +148,42 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTotals:
+    """What every rank knows of a global batch without reading a token of it.
+
+    Attributes:
+        examples, tokens, trained_tokens: Sizes of the global batch.
+        loss_weight: Sum of loss weights, the denominator of the loss.
+        padding: Positions computed for nothing over all ranks: alignment, and rows of ranks with nothing left.
+        per_source: Examples by name of the source.
+        digest: Hash of the refs in order; the same for every number of ranks and packing.
+    """
+
+    examples: int
+    tokens: int
+    trained_tokens: int
+    loss_weight: float
+    padding: int
+    per_source: Mapping[str, int]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """What one rank needs for an optimizer step.
+
+    Attributes:
+        step: 0-based number of the step.
+        batches: This rank's micro-batches; every rank has as many.
+        totals: The global batch, the same on every rank.
+    """
+
+    step: int
+    batches: Sequence[Batch]
+    totals: StepTotals
+
+
+@dataclass(frozen=True, slots=True)
 class StepStats:
     """What one optimizer step did, summed over all ranks.
 

@@ -13,7 +13,8 @@ import pytest
 
 from arrowtune import Callback, CheckpointError, ConfigError, SFTConfig, SFTTrainer
 from arrowtune.errors import NonFiniteLoss
-from arrowtune.types import StepStats
+from arrowtune.plan.packing import pack
+from arrowtune.types import IntArray, StepStats
 from support.run import Diary, config, events, lines, train
 
 
@@ -45,6 +46,23 @@ def test_the_result_and_the_metrics_say_the_same(tmp_path: Path) -> None:
     assert result.evals == {"held out": [(line["step"], line["loss"]) for line in evals]}
     assert result.finished
     assert result.checkpoint == tmp_path / "run" / "checkpoints" / "step-00000006"
+
+
+def test_every_step_is_packed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[int] = []
+
+    def counted(lengths: IntArray, capacity: int, method: str) -> IntArray:
+        packed.append(len(lengths))
+        return pack(lengths, capacity, method)
+
+    with SFTTrainer(config(tmp_path, train={"steps": 5})) as trainer:
+        monkeypatch.setattr("arrowtune.plan.plan.pack", counted)
+        trainer.train()
+        steps = lines(tmp_path, "train")
+        assert packed == [line["examples"] for line in steps] == [64] * 5
+        totals = [trainer.rank.plan.totals(step) for step in range(5)]
+    told = ("tokens", "trained_tokens", "loss_weight", "padding", "per_source")
+    assert [[line[name] for name in told] for line in steps] == [[getattr(one, name) for name in told] for one in totals]
 
 
 def test_metrics_hold_the_contract(tmp_path: Path) -> None:

@@ -90,16 +90,18 @@ def test_the_global_batch_depends_on_neither_packing_capacity_nor_alignment(plan
 def test_resume_is_a_suffix(plan: Plan, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, plan.steps))
     with Loader(plan, 0, 1) as whole, Loader(plan, 0, 1, start) as rest:
-        undisturbed = [(step, [batch.input_ids.tolist() for batch in batches]) for step, batches in whole]
-        resumed = [(step, [batch.input_ids.tolist() for batch in batches]) for step, batches in rest]
+        undisturbed = [(one.step, [batch.input_ids.tolist() for batch in one.batches], one.totals) for one in whole]
+        resumed = [(one.step, [batch.input_ids.tolist() for batch in one.batches], one.totals) for one in rest]
     assert len(undisturbed) == plan.steps
     assert resumed == undisturbed[start:]
 
 
 @given(plan=plans(), step=st.integers(0, 30), world=st.integers(1, 5))
 def test_totals_from_lengths_equal_a_count_over_the_tokens(plan: Plan, step: int, world: int) -> None:
+    ranks = [plan.rank_step(step, rank, world) for rank in range(world)]
     totals = plan.totals(step, world)
-    batches = [batch for rank in range(world) for batch in plan.batches(step, rank, world)]
+    assert all(rank.totals == totals for rank in ranks)
+    batches = [batch for rank in ranks for batch in rank.batches]
     assert totals.examples == len(plan.refs(step))
     assert totals.tokens == sum(batch.tokens for batch in batches)
     assert totals.padding == sum(batch.padding for batch in batches)
@@ -130,7 +132,7 @@ def test_B75_planned_steps_are_run_steps_and_every_row_is_trained_as_often_as_as
     # The remainder is normalised by its own tokens.
     assert [plan.totals(step).loss_weight for step in range(3)] == [16.0, 16.0, 8.0]
     with Loader(plan, 0, 1) as loader:
-        assert [step for step, _ in loader] == [0, 1, 2, 3, 4, 5]
+        assert [planned.step for planned in loader] == [0, 1, 2, 3, 4, 5]
     seen = [row for step in range(6) for row in plan.refs(step).rows.tolist()]
     assert sorted(seen) == sorted([*range(10), *range(10)])
 

@@ -9,6 +9,7 @@ import pytest
 
 from arrowtune.plan import Loader, Plan
 from arrowtune.plan.config import BatchConfig
+from arrowtune.plan.packing import pack
 from arrowtune.protocols import Tokens
 from arrowtune.types import IntArray
 from support.plan import ArrayExamples
@@ -46,15 +47,31 @@ def test_steps_come_in_order_and_equal_the_plan() -> None:
     plan = plan_of(ArrayExamples.of_lengths([3, 4, 5, 6, 7, 8, 9]))
     with Loader(plan, 1, 2, start=1) as loader:
         seen = list(loader)
-    assert [step for step, _ in seen] == [1, 2, 3]
-    for step, batches in seen:
-        expected = plan.batches(step, 1, 2)
-        assert [batch.input_ids.tolist() for batch in batches] == [batch.input_ids.tolist() for batch in expected]
+    assert [planned.step for planned in seen] == [1, 2, 3]
+    for planned in seen:
+        expected = plan.batches(planned.step, 1, 2)
+        assert [batch.input_ids.tolist() for batch in planned.batches] == [batch.input_ids.tolist() for batch in expected]
+        assert planned.totals == plan.totals(planned.step, 2)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_rank_packs_every_step_once(monkeypatch: pytest.MonkeyPatch, world: int) -> None:
+    plan = plan_of(ArrayExamples.of_lengths([3, 4, 5, 6, 7, 8, 9]))
+    packed: list[list[int]] = []
+
+    def counted(lengths: IntArray, capacity: int, method: str) -> IntArray:
+        packed.append(lengths.tolist())
+        return pack(lengths, capacity, method)
+
+    monkeypatch.setattr("arrowtune.plan.plan.pack", counted)
+    with Loader(plan, 0, world) as loader:
+        assert len(list(loader)) == plan.steps
+    assert packed == [plan.lengths(plan.refs(step)).tolist() for step in range(plan.steps)]
 
 
 def test_an_error_travels_after_the_steps_before_it_and_names_its_place() -> None:
     loader = Loader(plan_of(Torn([[1, 2, 3]] * 8)), 0, 1)
-    assert [next(loader)[0], next(loader)[0]] == [0, 1]
+    assert [next(loader).step, next(loader).step] == [0, 1]
     with pytest.raises(OSError, match="the shard is torn") as caught:
         next(loader)
     assert "in fetch" in "".join(traceback.format_tb(caught.value.__traceback__))
@@ -63,7 +80,7 @@ def test_an_error_travels_after_the_steps_before_it_and_names_its_place() -> Non
 
 def test_closing_with_a_full_queue_returns_and_ends_the_thread() -> None:
     loader = Loader(plan_of(ArrayExamples([[1, 2, 3]] * 100)), 0, 1, ahead=1)
-    assert next(loader)[0] == 0
+    assert next(loader).step == 0
     loader.close()
     loader.close()
     assert not any(thread.name == "arrowtune-loader" for thread in threading.enumerate())
@@ -74,7 +91,7 @@ def test_closing_wakes_a_consumer_that_waits() -> None:
     store = Stuck()
     loader = Loader(plan_of(store), 0, 1)
     seen: list[int] = []
-    consumer = threading.Thread(target=lambda: seen.extend(step for step, _ in loader))
+    consumer = threading.Thread(target=lambda: seen.extend(planned.step for planned in loader))
     consumer.start()
     closer = threading.Thread(target=loader.close)
     closer.start()

@@ -3,6 +3,6 @@
 from arrowtune.plan.evalplan import EvalPlan
 from arrowtune.plan.loader import Loader
 from arrowtune.plan.order import Order, Refs
-from arrowtune.plan.plan import Plan, StepTotals
+from arrowtune.plan.plan import Plan
 
-__all__ = ["EvalPlan", "Loader", "Order", "Plan", "Refs", "StepTotals"]
+__all__ = ["EvalPlan", "Loader", "Order", "Plan", "Refs"]

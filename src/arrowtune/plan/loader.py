@@ -9,13 +9,11 @@ from types import TracebackType
 from typing import Self
 
 from arrowtune.plan.plan import Plan
-from arrowtune.types import Batch
-
-Item = tuple[int, list[Batch]]
+from arrowtune.types import PlannedStep
 
 
 class Loader:
-    """Iterates over `(step, micro-batches)` of one rank, made by a thread a few steps ahead.
+    """Iterates over the steps of one rank, made by a thread a few steps ahead: packed once, read, and counted.
 
     An error of the thread is raised in the consumer, with its traceback, after the steps that were made before it.
     Use it as a context manager, or call `close`.
@@ -30,10 +28,10 @@ class Loader:
     """
 
     def __init__(self, plan: Plan, rank: int, world: int, start: int = 0, stop: int | None = None, *, ahead: int = 2) -> None:
-        self._make: Callable[[int], list[Batch]] = lambda step: plan.batches(step, rank, world)
+        self._make: Callable[[int], PlannedStep] = lambda step: plan.rank_step(step, rank, world)
         self._steps = range(start, plan.steps if stop is None else stop)
         self._ahead = ahead
-        self._ready: deque[Item] = deque()
+        self._ready: deque[PlannedStep] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._finished = False
@@ -41,10 +39,10 @@ class Loader:
         self._thread = threading.Thread(target=self._run, name="arrowtune-loader", daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[PlannedStep]:
         return self
 
-    def __next__(self) -> Item:
+    def __next__(self) -> PlannedStep:
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._finished or self._closed)
             if self._closed:
@@ -77,7 +75,7 @@ class Loader:
     def _run(self) -> None:
         try:
             for step in self._steps:
-                if not self._offer((step, self._make(step))):
+                if not self._offer(self._make(step)):
                     return
         except BaseException as error:  # noqa: BLE001
             # Raised again by __next__, in the thread that can do something about it.
@@ -87,7 +85,7 @@ class Loader:
                 self._finished = True
                 self._changed.notify_all()
 
-    def _offer(self, item: Item) -> bool:
+    def _offer(self, item: PlannedStep) -> bool:
         """Queue a step once there is room; False when the loader was closed."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._ready) < self._ahead or self._closed)

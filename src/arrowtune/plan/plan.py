@@ -20,30 +20,9 @@ from arrowtune.plan.deal import deal
 from arrowtune.plan.order import ORDER_VERSION, Order, Refs
 from arrowtune.plan.packing import check_fits, pack, rows_of
 from arrowtune.protocols import Examples
-from arrowtune.types import Batch, Row
+from arrowtune.types import Batch, PlannedStep, Row, StepTotals
 
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class StepTotals:
-    """What every rank knows of a global batch without reading a token of it.
-
-    Attributes:
-        examples, tokens, trained_tokens: Sizes of the global batch.
-        loss_weight: Sum of loss weights, the denominator of the loss.
-        padding: Positions computed for nothing over all ranks: alignment, and rows of ranks with nothing left.
-        per_source: Examples by name of the source.
-        digest: Hash of the refs in order; the same for every number of ranks and packing.
-    """
-
-    examples: int
-    tokens: int
-    trained_tokens: int
-    loss_weight: float
-    padding: int
-    per_source: dict[str, int]
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -185,6 +164,16 @@ class Plan:
             world: Number of ranks; only `padding` depends on it.
         """
         refs = self.refs(step)
+        return self.totals_of(refs, self.dealt(refs, world))
+
+    def rank_step(self, step: int, rank: int, world: int) -> PlannedStep:
+        """`batches` and `totals` of a step, packed once for both."""
+        refs = self.refs(step)
+        dealt = self.dealt(refs, world)
+        return PlannedStep(step, make_batches(self.stores, refs, dealt[rank], self.align), self.totals_of(refs, dealt))
+
+    def totals_of(self, refs: Refs, dealt: Sequence[Sequence[Row]]) -> StepTotals:
+        """The totals of the refs of a step and the rows of all its ranks."""
         tokens, trained, weight = 0, 0, 0.0
         per_source: dict[str, int] = {}
         for index, store in enumerate(self.stores):
@@ -193,7 +182,9 @@ class Plan:
             trained += int(store.trained_tokens[rows].sum(dtype=np.int64))
             weight += float(store.loss_weight_sums[rows].sum(dtype=np.float64))
             per_source[store.name] = len(rows)
-        return StepTotals(len(refs), tokens, trained, weight, self._padding(refs, tokens, world), per_source, self._digest(refs))
+        empty = sum(not len(row) for rank in dealt for row in rank)
+        padding = int(self.aligned(refs).sum()) - tokens + empty * self.align
+        return StepTotals(len(refs), tokens, trained, weight, padding, per_source, self._digest(refs))
 
     def lengths(self, refs: Refs) -> Ints:
         """int64[n]: tokens of each example."""
@@ -214,10 +205,6 @@ class Plan:
 
     def _packed(self, lengths: Ints) -> Ints:
         return pack(lengths, self.capacity, self.batch.packing)
-
-    def _padding(self, refs: Refs, tokens: int, world: int) -> int:
-        empty = sum(not len(row) for rank in self.dealt(refs, world) for row in rank)
-        return int(self.aligned(refs).sum()) - tokens + empty * self.align
 
     def _digest(self, refs: Refs) -> str:
         # By identity, not by position in the run file: a source that moves in the list is still the same source.

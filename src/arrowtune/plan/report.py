@@ -112,11 +112,12 @@ def _layout(plan: Plan, step: int, world: int) -> tuple[int, int, int, int, int,
     """Rows, fewest possible rows, micro-steps, tokens, padding, cost of the slowest ranks, cost of even ranks."""
     refs = plan.refs(step)
     aligned = plan.aligned(refs)
-    totals = plan.totals(step, world)
+    dealt = plan.dealt(refs, world)
+    totals = plan.totals_of(refs, dealt)
     costs = cost(aligned)
-    dealt = np.array([[costs[row].sum() for row in rows] for rows in plan.dealt(refs, world)])
-    slowest, mean = int(dealt.max(axis=0).sum()), float(dealt.sum()) / world
-    return len(plan.rows(step)), lower_bound(aligned, plan.capacity), dealt.shape[1], totals.tokens, totals.padding, slowest, mean
+    loads = np.array([[costs[row].sum() for row in rows] for rows in dealt])
+    slowest, mean = int(loads.max(axis=0).sum()), float(loads.sum()) / world
+    return len(plan.rows(step)), lower_bound(aligned, plan.capacity), loads.shape[1], totals.tokens, totals.padding, slowest, mean
 
 
 def _sources(plan: Plan) -> tuple[list[SourceShare], bool]:

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from arrowtune.errors import NonFiniteLoss
 from arrowtune.protocols import Backend
 from arrowtune.training.schedules import Schedule
-from arrowtune.types import Batch, EvalStats, Progress, StepStats
+from arrowtune.types import Batch, EvalStats, PlannedStep, Progress, StepStats
 
 _ASK_EVERY = 16
 """Micro-batches of an evaluation between two looks whether to leave off: asking all ranks costs about a millisecond."""
-
-
-class StepTotals(Protocol):
-    """What every rank knows of a global batch from lengths alone."""
-
-    @property
-    def examples(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def trained_tokens(self) -> int: ...
-    @property
-    def loss_weight(self) -> float: ...
-    @property
-    def padding(self) -> int: ...
-    @property
-    def per_source(self) -> dict[str, int]: ...
-    @property
-    def digest(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +23,26 @@ class Loop:
     Attributes:
         backend: The model and its optimizer.
         schedule: The learning rate of every step.
-        totals: The global batch of a 0-based step, summed over all ranks.
         steps_per_epoch: For the fraction of epochs done.
         rows: Where the examples of a 0-based step come from, in words.
     """
 
     backend: Backend
     schedule: Schedule
-    totals: Callable[[int], StepTotals]
     steps_per_epoch: float
     rows: Callable[[int], str]
 
-    def steps(self, batches: Iterable[tuple[int, Sequence[Batch]]]) -> Iterator[StepStats]:
-        """Train on the micro-batches of one step after another, yielding after every optimizer step.
+    def steps(self, planned: Iterable[PlannedStep]) -> Iterator[StepStats]:
+        """Train one step after another, yielding after each.
 
         Args:
-            batches: Pairs of a 0-based step and this rank's micro-batches, in step order.
+            planned: This rank's steps, in order.
         """
         started = time.perf_counter()
-        for step, micro_batches in batches:
-            totals, lr = self.totals(step), self.schedule.lr(step)
+        for one in planned:
+            step, totals, lr = one.step, one.totals, self.schedule.lr(one.step)
             try:
-                result = self.backend.train_step(micro_batches, loss_weight=totals.loss_weight, lr=lr)
+                result = self.backend.train_step(one.batches, loss_weight=totals.loss_weight, lr=lr)
             except NonFiniteLoss as error:
                 where = f"step {step + 1} (batch {totals.digest}, {totals.examples} examples)"
                 raise NonFiniteLoss(f"{where}: {error.message}; its rows are {self.rows(step)}", hint=error.hint) from error
