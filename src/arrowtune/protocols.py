@@ -88,8 +88,12 @@ class Backend(Protocol):
         """The weighted loss sum over the batches of all ranks, without gradients."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write model, optimizer and random state into `folder`, sharded."""
+    def save(self, folder: Path) -> Sequence[Path]:
+        """Write model, optimizer and random state into `folder`, sharded.
+
+        Returns:
+            The files in `folder` that this rank wrote.
+        """
         ...
 
     def load(self, folder: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 from arrowtune.backends import open_backend
 from arrowtune.backends.config import ModelConfig, OptimizerConfig, StrategyConfig
@@ -14,7 +16,19 @@ from arrowtune.errors import BackendError, CheckpointError, ConfigError, NonFini
 from arrowtune.types import Batch
 from support.parity import examples, model_folder
 from support.ranks import run_ranks
-from support.training import LR, OPTIMIZER, go_on, opened, plan, save_with_a_full_disk, start, train, weights
+from support.training import (
+    LR,
+    OPTIMIZER,
+    go_on,
+    opened,
+    plan,
+    save_and_tell,
+    save_with_a_file_that_vanishes,
+    save_with_a_full_disk,
+    start,
+    train,
+    weights,
+)
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +152,24 @@ def test_B71_a_full_disk_costs_the_checkpoint_and_nothing_else(model: Path, tmp_
         assert "File too large" in message
         assert left == ["step-00000001"]
         assert passed_over == []
+
+
+def test_every_rank_digests_the_files_that_it_wrote(model: Path, tmp_path: Path) -> None:
+    first, second = run_ranks(2, save_and_tell, model, tmp_path)
+    assert sorted(first) == [".metadata", "__0_0.distcp", "random-0.safetensors"]
+    assert sorted(second) == ["__1_0.distcp", "random-1.safetensors"]
+    folder = tmp_path / "step-00000001"
+    files = json.loads((folder / "complete.json").read_text())["files"]
+    assert {entry["name"] for entry in files} == {path.name for path in folder.iterdir()} - {"complete.json"}
+    for entry in files:
+        data = (folder / entry["name"]).read_bytes()
+        assert (entry["bytes"], entry["xxh3"]) == (len(data), xxhash.xxh3_128_hexdigest(data))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_digest_its_file_fails_all_and_leaves_no_checkpoint(tmp_path: Path, rank: int) -> None:
+    told = run_ranks(2, save_with_a_file_that_vanishes, tmp_path, rank)
+    assert told[0] == told[1] == (f"{tmp_path / 'step-00000001'} could not be saved: No such file or directory", [])
 
 
 def test_a_checkpoint_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:

@@ -29,10 +29,12 @@ class OneRank:
         return [value]
 
 
-def write(folder: Path, text: str) -> None:
+def write(folder: Path, text: str) -> list[Path]:
     """Two files, as two ranks would."""
-    for rank in range(2):
-        (folder / f"{rank}.bin").write_text(text)
+    files = [folder / f"{rank}.bin" for rank in range(2)]
+    for file in files:
+        file.write_text(text)
+    return files
 
 
 def save(folder: Path, step: int, text: str) -> None:

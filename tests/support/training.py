@@ -11,10 +11,13 @@ import numpy as np
 from arrowtune.backends import open_backend
 from arrowtune.backends.config import ModelConfig, OptimizerConfig, StrategyConfig
 from arrowtune.errors import CheckpointError
+from arrowtune.fingerprint import digest_file
 from arrowtune.plan import Plan
 from arrowtune.plan.config import BatchConfig
+from arrowtune.training import complete
 from arrowtune.training.checkpoint import Checkpoints
 from support.parity import examples
+from support.together import GlooRanks
 
 LR = 3e-3
 OPTIMIZER = OptimizerConfig(lr=LR, weight_decay=0.1, max_grad_norm=0.5)
@@ -66,6 +69,39 @@ def go_on(model: Path | str, folder: Path) -> list[float]:
     losses = train(backend, 2, 4)
     backend.close()
     return losses
+
+
+def save_and_tell(model: Path, folder: Path) -> list[str]:
+    """Save a checkpoint; the names of the files that this rank digested for it."""
+    backend = opened(model)
+    digested: list[str] = []
+
+    def told(path: Path) -> str:
+        digested.append(path.name)
+        return digest_file(path)
+
+    complete.digest_file = told  # type: ignore[attr-defined]  # in a process of its own
+    Checkpoints(folder, keep=2, ranks=backend).save(1, {"plan": {}}, backend.save)
+    backend.close()
+    return digested
+
+
+def save_with_a_file_that_vanishes(folder: Path, rank: int) -> tuple[str, list[str]]:
+    """Save a checkpoint; one rank finds nothing where it wrote. The error, and what is left."""
+    ranks = GlooRanks()
+
+    def write(partial: Path) -> list[Path]:
+        own = partial / f"{ranks.rank}.bin"
+        if ranks.rank != rank:
+            own.write_text("weights")
+        return [own]
+
+    try:
+        Checkpoints(folder, keep=2, ranks=ranks).save(1, {"plan": {}}, write)
+    except CheckpointError as error:
+        ranks.gather(None)
+        return error.message, [path.name for path in folder.iterdir()]
+    raise AssertionError("nothing was raised")
 
 
 def save_with_a_full_disk(model: Path, folder: Path, full_on: int) -> tuple[str, list[str], list[str]]:

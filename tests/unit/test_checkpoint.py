@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from arrowtune.errors import CheckpointError
 from arrowtune.training.checkpoint import MARKER, Checkpoints
+from arrowtune.training.complete import publish
 
 TESTS = Path(__file__).parents[1]
 STATE = {"progress": {"step": 1}, "plan": {"seed": "1"}}
@@ -31,11 +33,12 @@ def checkpoints(folder: Path, keep: int = 3) -> Checkpoints:
     return Checkpoints(folder, keep=keep, ranks=OneRank())
 
 
-def writer(text: str = "weights") -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
+def writer(text: str = "weights") -> Callable[[Path], list[Path]]:
+    def write(folder: Path) -> list[Path]:
         (folder / "shard").mkdir()
         (folder / "shard" / "0.bin").write_text(text)
         (folder / ".metadata").write_text("m")
+        return [folder / "shard" / "0.bin"]
 
     return write
 
@@ -54,6 +57,44 @@ def test_what_was_saved_comes_back_with_its_state(tmp_path: Path) -> None:
     assert (found.path, found.step, found.state) == (path, 5, STATE)
     listed = {entry["name"] for entry in json.loads((path / MARKER).read_text())["files"]}
     assert listed == {"shard/0.bin", ".metadata"}
+
+
+def test_the_marker_lists_every_file_whoever_speaks_of_it(tmp_path: Path) -> None:
+    path = save(tmp_path, 5)
+    files = json.loads((path / MARKER).read_text())["files"]
+    # Only the first of them was named by the writer.
+    assert files == [
+        {"name": name, "bytes": len(text), "xxh3": xxhash.xxh3_128_hexdigest(text)}
+        for name, text in ((".metadata", b"m"), ("shard/0.bin", b"weights of 5"))
+    ]
+
+
+def test_a_file_that_only_another_machine_sees_is_an_error_and_no_checkpoint(tmp_path: Path) -> None:
+    partial, final = tmp_path / "step-00000005.partial", tmp_path / "step-00000005"
+    partial.mkdir()
+    (partial / "0.bin").write_text("weights")
+    elsewhere = {"name": "1.bin", "bytes": 7, "xxh3": "0" * 32}
+    for seen in (None, "half"):
+        if seen:
+            (partial / "1.bin").write_text(seen)
+        with pytest.raises(CheckpointError, match=r"rank 0 does not see 1\.bin") as caught:
+            publish(partial, final, {"step": 5, "state": STATE}, [elsewhere])
+        assert "storage that all nodes share" in caught.value.hint
+    assert not final.exists()
+    assert not (partial / MARKER).exists()
+
+
+def test_a_checkpoint_from_before_every_rank_spoke_of_its_files_is_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "step-00000007"
+    folder.mkdir()
+    (folder / "0.bin").write_text("weights")
+    (folder / MARKER).write_text(
+        '{"format": 1, "saves": 2, "step": 7, "world_size": 1, "state": {"plan": {"seed": "1"}},'
+        ' "files": [{"name": "0.bin", "bytes": 7, "xxh3": "bdbda1eb6e05adc4800d98e5524fefbc"}]}'
+    )
+    save(tmp_path, 8)
+    assert [checkpoints(tmp_path).at(path).step for path in (folder, tmp_path / "step-00000008")] == [7, 8]
+    assert json.loads((tmp_path / "step-00000008" / MARKER).read_text())["saves"] == 3
 
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
@@ -128,7 +169,7 @@ def test_what_is_half_removed_is_never_found_again(tmp_path: Path) -> None:
 def test_a_save_that_fails_leaves_the_older_ones_and_no_trace(tmp_path: Path) -> None:
     save(tmp_path, 3)
 
-    def full(folder: Path) -> None:
+    def full(folder: Path) -> list[Path]:
         (folder / "0.bin").write_text("half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -141,7 +182,7 @@ def test_a_save_that_was_killed_is_swept_by_the_next_and_never_loaded(tmp_path: 
     class Killed(BaseException):
         pass
 
-    def killed(folder: Path) -> None:
+    def killed(folder: Path) -> list[Path]:
         writer()(folder)
         raise Killed
 

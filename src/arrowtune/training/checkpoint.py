@@ -15,14 +15,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from arrowtune.errors import CheckpointError
 from arrowtune.training.complete import (
     MARKER,
     Checkpoint,
+    entries_of,
     in_order,
     is_marked,
     last_marked,
@@ -33,11 +34,15 @@ from arrowtune.training.complete import (
 )
 from arrowtune.training.together import Ranks, leader, together
 
+T = TypeVar("T")
+
 __all__ = ["MARKER", "Checkpoint", "Checkpoints", "read_checkpoint"]
 
 
 class Checkpoints:
-    """The checkpoints of a run. Every rank calls every method, in the same order; rank 0 touches the markers.
+    """The checkpoints of a run. Every rank calls every method, in the same order.
+
+    Every rank digests the files that it wrote; rank 0 alone touches the markers.
 
     Args:
         folder: Holds one folder per checkpoint.
@@ -53,13 +58,13 @@ class Checkpoints:
         self.passed_over: list[str] = []
         """Why `newest` did not take what looks newer, one sentence each."""
 
-    def save(self, step: int, state: Mapping[str, Any], write: Callable[[Path], None]) -> Path:
+    def save(self, step: int, state: Mapping[str, Any], write: Callable[[Path], Iterable[Path]]) -> Path:
         """Write a checkpoint; it appears whole, or not at all. What was saved last is not written again.
 
         Args:
             step: Optimizer steps done.
             state: Plain JSON values to keep beside the backend's files; its `plan` tells the checkpoints of this plan.
-            write: Writes this rank's part into the folder it is given.
+            write: Writes this rank's part into the folder it is given, and returns the files that are its own.
 
         Raises:
             CheckpointError: It could not be written, on any rank; older checkpoints are untouched.
@@ -70,9 +75,11 @@ class Checkpoints:
         partial = final.with_name(f"{final.name}.partial")
         leader(self._ranks, _explained(lambda: self._begin(partial), f"{final} cannot be begun"))
         try:
-            together(self._ranks, _explained(lambda: write(partial), f"{final} could not be saved"))
-            told = {"step": step, "world_size": len(self._ranks.gather(None)), "state": state}
-            leader(self._ranks, _explained(lambda: publish(partial, final, told), f"{final} could not be completed"))
+            writing = _explained(lambda: entries_of(write(partial), partial), f"{final} could not be saved")
+            written = together(self._ranks, writing)
+            told = {"step": step, "world_size": len(written), "state": state}
+            files = [entry for entries in written for entry in entries]
+            leader(self._ranks, _explained(lambda: publish(partial, final, told, files), f"{final} could not be completed"))
         except CheckpointError:
             if self._ranks.rank == 0:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -147,14 +154,15 @@ class Checkpoints:
                 shutil.rmtree(removed, ignore_errors=True)
 
 
-def _explained(act: Callable[[], None], failure: str) -> Callable[[], None]:
+def _explained(act: Callable[[], T], failure: str) -> Callable[[], T]:
     """The same, with what can go wrong as one sentence."""
 
-    def explained() -> None:
+    def explained() -> T:
         try:
-            act()
+            return act()
         except (OSError, RuntimeError, CheckpointError) as error:
-            hint = "make room on the disk, or lower checkpoint.keep"
+            told = error.hint if isinstance(error, CheckpointError) else ""
+            hint = told or "make room on the disk, or lower checkpoint.keep"
             raise CheckpointError(f"{failure}: {_reason(error)}", hint=hint) from error
 
     return explained

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,13 +82,34 @@ def is_marked(path: Path) -> bool:
     return (path / MARKER).exists()
 
 
-def publish(partial: Path, final: Path, told: Mapping[str, Any]) -> None:
-    """Mark what was written as complete and give it its name.
+def entries_of(files: Iterable[Path], folder: Path) -> list[dict[str, Any]]:
+    """What the marker says of some files of `folder`: names, sizes, digests. They are on the disk afterwards.
 
     Raises:
+        OSError: One is missing, or cannot be read.
+    """
+    return [_entry(path, folder) for path in files]
+
+
+def publish(partial: Path, final: Path, told: Mapping[str, Any], written: Iterable[dict[str, Any]] = ()) -> None:
+    """Mark what was written as complete and give it its name.
+
+    Args:
+        partial: Where it was written.
+        final: Its name.
+        told: What else the marker says.
+        written: `entries_of` the files, by those who wrote them; a file that is not among them is read here.
+
+    Raises:
+        CheckpointError: A file of `written` is not there: it was written to a disk of another machine.
         OSError: It cannot be done.
     """
-    files = [_entry(path, partial) for path in sorted(partial.rglob("*")) if path.is_file()]
+    entries = {entry["name"]: entry for entry in written}
+    for entry in entries.values():
+        _check_seen(partial / entry["name"], entry["bytes"])
+    names = [path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file()]
+    others = entries_of([partial / name for name in names if name not in entries], partial)
+    files = sorted([*entries.values(), *others], key=lambda entry: str(entry["name"]))
     saves = 1 + max((_saves(path) for path in _candidates(final.parent)), default=0)
     marker = {"format": FORMAT, "saves": saves, **told, "files": files}
     write_atomic(partial / MARKER, json.dumps(marker, indent=1).encode())
@@ -152,6 +173,20 @@ def _entry(path: Path, folder: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         os.fsync(file.fileno())
     return {"name": path.relative_to(folder).as_posix(), "bytes": path.stat().st_size, "xxh3": digest_file(path)}
+
+
+def _check_seen(path: Path, size: int) -> None:
+    # Opened, not only looked up: on NFS that asks the server.
+    try:
+        with path.open("rb") as file:
+            seen = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        seen = -1
+    if seen != size:
+        raise CheckpointError(
+            f"rank 0 does not see {path.name} as the rank that wrote it",
+            hint="put output_dir on storage that all nodes share",
+        )
 
 
 def _candidates(folder: Path) -> Iterator[Path]:

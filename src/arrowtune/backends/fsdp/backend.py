@@ -106,9 +106,9 @@ class FSDPBackend:
         (total,) = self._world.sum(loss_sum)
         return total
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> list[Path]:
         """See `protocols.Backend.save`."""
-        save_state(folder, self.model, self.optimizer, self._world)
+        return save_state(folder, self.model, self.optimizer, self._world)
 
     def load(self, folder: Path) -> None:
         """See `protocols.Backend.load`."""

@@ -18,8 +18,11 @@ from arrowtune.backends.fsdp.world import World
 from arrowtune.errors import CheckpointError
 
 
-def save_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> None:
+def save_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> list[Path]:
     """Write this rank's shards into `folder`; every rank calls it.
+
+    Returns:
+        The files that this rank wrote.
 
     Raises:
         CheckpointError: A file could not be written, by this rank or another one.
@@ -30,7 +33,10 @@ def save_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Opti
         save_file(_random_state(world), str(_random_file(folder, world.rank)))
     except (OSError, RuntimeError, SafetensorError, CheckpointException) as error:
         # torch's CheckpointException is no Exception: it would pass by everything that handles errors.
-        raise CheckpointError(f"{folder} could not be written: {_reason(error)}", hint="free some space") from error
+        raise CheckpointError(f"{folder} could not be written: {_reason(error)}") from error
+    # torch names the shards of a rank after it; the index is the coordinator's.
+    written = [_random_file(folder, world.rank), *folder.glob(f"__{world.rank}_*")]
+    return [*written, folder / ".metadata"] if world.rank == 0 else written
 
 
 def load_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> None:

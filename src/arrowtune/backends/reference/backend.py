@@ -61,10 +61,11 @@ class ReferenceBackend:
         """See `protocols.Backend.eval_loss`."""
         return sum(self.model.loss_sum(batch) for batch in batches)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> list[Path]:
         """See `protocols.Backend.save`."""
         arrays: dict[str, Any] = {"updates": np.array(self._updates), **self._named()}
         np.savez(folder / _STATE, **arrays)
+        return [folder / _STATE]
 
     def load(self, folder: Path) -> None:
         """See `protocols.Backend.load`.
