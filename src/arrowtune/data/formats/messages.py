@@ -49,6 +49,10 @@ def parse_message(item: Any, field: str, origin: Origin) -> Message:
     Raises:
         FormatError: It is not of that form.
     """
+    if type(item) is dict and len(item) == 2:  # Most turns of most data: nothing is there that could be wrong.
+        role, content = item.get("role"), item.get("content")
+        if type(role) is str and type(content) is str and role:
+            return Message(role, content)
     if not isinstance(item, Mapping):
         raise bad(origin, field, f"must be an object with role and content, not {kind(item)}")
     role = item.get("role")

@@ -18,10 +18,9 @@ import jinja2
 import jinja2.ext
 import jinja2.meta
 import jinja2.parser
-import jinja2.runtime
 from jinja2 import nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from arrowtune.data.render.sandbox import Sandbox, TemplateDict, TemplateNamespace
 from arrowtune.errors import RenderError
 
 ENTER, LEAVE, GENERATE, GENERATED = "arrowtune_enter", "arrowtune_leave", "arrowtune_generate", "arrowtune_generated"
@@ -40,78 +39,6 @@ class _Generation(jinja2.ext.Extension):
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         start, end = _mark(GENERATE, nodes.Const(None)), _mark(GENERATED, nodes.Const(None))
         return nodes.Scope([start, *body, end]).set_lineno(line)
-
-
-class _Dict:
-    """`dict` for templates, without the attributes of the real one."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict.fromkeys(*args, **kwargs)
-
-
-class _Namespace(jinja2.utils.Namespace):
-    """`namespace` for templates; underscored names are refused."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        self, *rest = args
-        values = dict(*rest, **kwargs)
-        for name in values:
-            _check_name(name)
-        jinja2.utils.Namespace.__init__(self, values)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
-        jinja2.utils.Namespace.__setitem__(self, name, value)
-
-
-_DICT_NAMES = frozenset(dir(dict))
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with its two hottest questions answered once per type: most of a render's time goes into them."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._safe: dict[tuple[type, str], bool] = {}
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        kind = type(obj)
-        if kind is dict and attribute not in _DICT_NAMES:
-            # What the sandbox does after the attribute lookup has failed.
-            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if kind is _Namespace:
-            # Only templates put values there, under names that were checked. Its own attribute lookup is slow.
-            values = _attributes_of(obj, "_Namespace__attrs")
-            if attribute in values:
-                return values[attribute]
-        if self._safe.get((kind, attribute)) and attribute not in _FORMATTERS:
-            return getattr(obj, attribute)
-        return super().getattr(obj, attribute)
-
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        if type(obj) not in _PLAIN_TYPES:
-            return super().is_safe_attribute(obj, attr, value)
-        key = (type(obj), attr)
-        if (safe := self._safe.get(key)) is None:
-            safe = self._safe[key] = super().is_safe_attribute(obj, attr, value)
-        return safe
-
-
-_attributes_of = object.__getattribute__
-
-_FORMATTERS = frozenset({"format", "format_map"})
-"""Methods of strings that the sandbox replaces by its own."""
-
-_PLAIN_TYPES = frozenset({str, list, dict, tuple, int, float, bool, type(None), jinja2.runtime.LoopContext})
-"""For values of these types the answer depends on the type and the name alone."""
-
-
-def _check_name(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a template cannot store the underscored name {name!r} in a namespace")
 
 
 def _tojson(x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
@@ -154,10 +81,10 @@ def compile_template(source: str, date: str | None, marks: dict[str, Callable[..
     Raises:
         RenderError: The template is not valid Jinja; names the line.
     """
-    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = _tojson
     environment.filters.update(marks or dict.fromkeys((ENTER, LEAVE, GENERATE, GENERATED, INNER, OUTER), _no_mark))
-    environment.globals.update(raise_exception=_raise_exception, strftime_now=_clock(date), dict=_Dict(), namespace=_Namespace)
+    environment.globals.update(raise_exception=_raise_exception, strftime_now=_clock(date), dict=TemplateDict(), namespace=TemplateNamespace)
     try:
         tree = environment.parse(source)
         if marks is not None:
@@ -173,7 +100,7 @@ def compile_template(source: str, date: str | None, marks: dict[str, Callable[..
 
 def variables_of(source: str) -> frozenset[str]:
     """The names that a template may read from its arguments; it must have compiled."""
-    environment = _Environment(extensions=[_Generation, "jinja2.ext.loopcontrols"])
+    environment = Sandbox(extensions=[_Generation, "jinja2.ext.loopcontrols"])
     environment.filters.update(dict.fromkeys((GENERATE, GENERATED), _no_mark))
     return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(source)))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from arrowtune.data.sources.decode import decode, may_round
+from arrowtune.data.sources.decode import decode, lines_that_may_round
 from arrowtune.data.sources.piece import MAX_ROW_BYTES, Chunk, RawRow, Rows
 from arrowtune.errors import SourceError
 
@@ -51,13 +51,13 @@ def parse_lines(data: bytes, last: bool) -> Rows:
         data: Whole lines.
         last: The file ends here, so that a faulty line without an end was cut off.
     """
-    row, careful = 0, may_round(data)
+    row, long_numbers = 0, lines_that_may_round(data)
     lines = data.split(b"\n")
     for line, text in enumerate(lines):
         text = text.strip()
         if not text:
             continue
-        record, fault = decode(text, careful=careful)
+        record, fault = decode(text, careful=line in long_numbers)
         if record is None and last and line == len(lines) - 1:
             fault = f"the file ends inside this row ({fault})"
         yield RawRow(row, line, record, fault)
