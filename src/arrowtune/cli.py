@@ -117,15 +117,17 @@ def prepare(
 
         sources = [source.to_json() for source in explain_run(_load(run, overrides))]
         return {"sources": sources} if as_json else explained_text(sources)
-    from arrowtune.data.warm import warm_up
+    config = _load(run, overrides)
+    if config.data.workers != 1:
+        from arrowtune.data.hosting import start_ahead
 
-    warm_up()
+        start_ahead(config.tokenizer, config.model.path)
     from arrowtune import api
     from arrowtune.data.progress import Bars
     from arrowtune.view.prepared import prepared_text
 
     with Bars() as progress:
-        stores = [store.to_json() for store in api.prepare(_load(run, overrides), progress=progress)]
+        stores = [store.to_json() for store in api.prepare(config, progress=progress)]
     return {"stores": stores} if as_json else prepared_text(stores)
 
 

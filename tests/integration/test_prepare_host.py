@@ -7,11 +7,14 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from arrowtune.data import hosting
 from arrowtune.data.config import SourceConfig
 from arrowtune.data.encode import Recipe
 from arrowtune.data.pool import encode_by
@@ -46,9 +49,26 @@ engine.Tokenizer = Tokenizer
 PROGRAM = """
 import sys
 from pathlib import Path
-from support.prepare import prepare
-print(prepare(Path(sys.argv[1]), Path(sys.argv[2]), workers=2).path)
+from arrowtune.data import hosting
+from arrowtune.data.config import DataConfig, SourceConfig, TokenizerConfig
+from arrowtune.data.prepare import PrepareJob, prepare_sources
+from support.assets import TINY
+from support.prepare import spec
+if sys.argv[3:]:
+    hosting.start_ahead(TokenizerConfig(), str(TINY))
+    assert hosting.waiting()
+jobs = [PrepareJob(SourceConfig(path=sys.argv[1], limit=limit), f"rows{limit}", "train") for limit in (3000, 2000)]
+for store in prepare_sources(jobs, spec(), DataConfig(), cache=Path(sys.argv[2]), workers=2):
+    print(store.path)
+assert not hosting.waiting()
 """
+
+
+@pytest.fixture(autouse=True)
+def _no_host_waits() -> Iterator[None]:
+    hosting.end_all()
+    yield
+    hosting.end_all()
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +77,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_big(tmp_path_factory.mktemp("data") / "rows.jsonl", 10)
 
 
-def loads(data: Path, folder: Path, *, starts_a_thread: bool) -> tuple[Path, list[str]]:
-    """Prepare in a process of its own; the store, and the processes that loaded the engine."""
+def loads(data: Path, folder: Path, *, starts_a_thread: bool = False, ahead: bool = False) -> tuple[list[Path], list[str]]:
+    """Prepare two sources in a process of its own; the stores, and the processes that loaded the engine."""
     shim, log = folder / "shim", folder / "loads"
     shim.mkdir()
     (shim / "fastokens.py").write_text(SHIM)
@@ -69,29 +89,37 @@ def loads(data: Path, folder: Path, *, starts_a_thread: bool) -> tuple[Path, lis
         "STARTS": "yes" if starts_a_thread else "",
     }
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(data), str(folder / "cache")], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM, str(data), str(folder / "cache"), *(["ahead"] if ahead else [])],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
-    return Path(done.stdout.strip()), log.read_text().split()
+    return [Path(line) for line in done.stdout.split()], log.read_text().split()
+
+
+def started() -> list[Any]:
+    """The processes of prepare that this one started."""
+    return [process for process in multiprocessing.active_children() if process.name == "arrowtune-prepare"]
 
 
 def test_one_process_loads_the_engine_for_all_workers_and_each_its_own_where_that_is_not_safe(data: Path, tmp_path: Path) -> None:
-    for name in ("shared", "own", "alone"):
+    for name in ("shared", "ahead", "own", "alone"):
         (tmp_path / name).mkdir()
-    shared, by_host = loads(data, tmp_path / "shared", starts_a_thread=False)
+    shared, by_host = loads(data, tmp_path / "shared")
+    early, by_early_host = loads(data, tmp_path / "ahead", ahead=True)
     own, by_each = loads(data, tmp_path / "own", starts_a_thread=True)
-    assert len(by_host) == 1
-    assert len(set(by_each)) == 3  # The host that found it could not be forked, and two workers.
-    alone = prepare(data, tmp_path / "alone", workers=1).store_path
-    assert content(shared) == content(own) == content(alone)
+    assert len(by_host) == len(by_early_host) == 1  # For both sources.
+    assert len(set(by_each)) == 6  # For each source the host that found it could not be forked, and two workers.
+    alone = prepare(data, tmp_path / "alone", workers=1, source={"limit": 3000}).store_path
+    assert content(shared[0]) == content(early[0]) == content(own[0]) == content(alone)
 
 
 def test_a_host_that_is_killed_is_an_error_that_names_the_unit(data: Path, tmp_path: Path) -> None:
-    others = multiprocessing.active_children()
     units = iter(Scan(resolve_source(SourceConfig(path=str(data)), "rows"), None))
     done = encode_by(2, Recipe(spec(), "messages", {}, tmp_path), units)
     next(done)
-    (host,) = (process for process in multiprocessing.active_children() if process not in others)
+    (host,) = started()
     workers = [process for process in psutil.process_iter() if process.ppid() == host.pid]
     assert len(workers) == 2
     host.kill()
@@ -105,10 +133,9 @@ def test_a_continued_run_loads_nothing_that_it_does_not_need(data: Path, tmp_pat
     recipe = Recipe(spec(), "messages", {}, tmp_path)
     source = resolve_source(SourceConfig(path=str(data)), "rows")
     first = sorted((unit.index, json.dumps(tally.to_json())) for unit, tally in encode_by(2, recipe, iter(Scan(source, None))))
-    others = multiprocessing.active_children()
     continued = encode_by(2, recipe, iter(Scan(source, None)))
     done = [next(continued)]
-    assert len(set(multiprocessing.active_children()) - set(others)) == 1  # One host: what it read started no thread.
+    assert len(started()) == 1  # One host: what it read started no thread.
     again = sorted((unit.index, json.dumps(tally.to_json())) for unit, tally in [*done, *continued])
     assert first == again
     assert len(first) == 3

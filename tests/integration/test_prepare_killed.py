@@ -158,9 +158,7 @@ def test_B50_a_killed_worker_is_an_error_at_once_that_names_its_unit(data: Path,
     victims: list[psutil.Process] = []
 
     def begun() -> bool:
-        # The server has forked a host, and the host the workers.
-        hosts = [host for server in psutil.Process(process.pid).children() for host in server.children()]
-        victims[:] = [worker for host in hosts for worker in host.children()]
+        victims[:] = [worker for host in psutil.Process(process.pid).children() for worker in host.children()]
         return len(victims) == 2
 
     assert wait_until(process, begun)

@@ -6,21 +6,26 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import ModuleType
 from typing import Any
 
+from arrowtune.data import hosting
+from arrowtune.data.crew import AHEAD_AT_FIRST, CANNOT_FORK
 from arrowtune.data.encode import Recipe, UnitEncoder
 from arrowtune.data.report import Tally
 from arrowtune.data.units import Unit
-from arrowtune.data.warm import warm_up
-from arrowtune.data.worker import AHEAD, AHEAD_AT_FIRST, CANNOT_FORK, host, solo
+from arrowtune.data.worker import solo
 from arrowtune.errors import WorkerLost
+
+AHEAD = 2
+"""Units a worker holds: the one it works on, and the next."""
+
+WORKER_MODULE = "arrowtune.data.worker"
 
 Done = tuple[Unit, Tally]
 
@@ -79,17 +84,15 @@ class _Crew:
     """Some workers, and the processes that they are or that started them."""
 
     def __init__(self, workers: int, recipe: Recipe) -> None:
-        warm_up()
-        self._context = multiprocessing.get_context("forkserver")
         self._recipe = pickle.dumps(recipe)
         self._processes: list[BaseProcess] = []
-        self._control: Connection | None = None
+        self._host: hosting.Host | None = None
+        self._number = 0
         self._fates: dict[int, int] = {}
         self._ahead = AHEAD_AT_FIRST
         self.workers: list[_Worker] = []
-        # Only Linux lets a forked worker end with the process that forked it.
-        if sys.platform == "linux":
-            self._start_host(workers)
+        if hosting.possible():
+            self._start_by_host(workers)
         else:
             self._start_alone(workers)
 
@@ -101,8 +104,9 @@ class _Crew:
         """What workers have finished; waits for at least one if `block`."""
         while True:
             busy: dict[Any, int] = {worker.pipe: number for number, worker in enumerate(self.workers) if worker.held}
-            ready = wait([*busy, *([self._control] if self._control else ())], timeout=None if block else 0)
-            if self._control in ready:
+            control = self._host and self._host.control
+            ready = wait([*busy, *([control] if control else ())], timeout=None if block else 0)
+            if control in ready:
                 self._listen()
             elif ready or not block:
                 return [self._take(busy[pipe]) for pipe in ready]
@@ -115,54 +119,46 @@ class _Crew:
             for process in self._processes:
                 process.terminate()
                 process.join(timeout=10)
+        elif self._host is not None:
+            hosting.give_back(self._host)
 
-    def _start_host(self, workers: int) -> None:
-        pairs = [self._context.Pipe() for _ in range(workers)]
-        self._control, theirs = self._context.Pipe()
-        self._spawn(host, theirs, [pair[1] for pair in pairs], self._recipe)
-        self.workers = [_Worker(pair[0]) for pair in pairs]
-
-    def _start_alone(self, workers: int) -> None:
-        for _ in range(workers):
-            ours, theirs = self._context.Pipe()
-            self._spawn(solo, theirs, self._recipe)
+    def _start_by_host(self, workers: int) -> None:
+        pairs = [multiprocessing.Pipe() for _ in range(workers)]
+        self._host = hosting.take()
+        self._processes.append(self._host.process)
+        self._number = self._host.engage(self._recipe, [theirs for _, theirs in pairs])
+        for ours, theirs in pairs:
+            theirs.close()
             self.workers.append(_Worker(ours))
 
-    def _spawn(self, target: Any, *arguments: Any) -> None:
-        process = self._context.Process(target=target, args=arguments, name="arrowtune-prepare", daemon=True)
-        try:
-            with _without_main():
-                process.start()
-        except (EOFError, OSError) as error:
-            reason = "the server that they are forked from is gone" if isinstance(error, EOFError) else error.strerror
-            raise WorkerLost(
-                f"no worker of prepare could be started: {reason or error}",
-                hint="run the command again; what is finished is kept",
-            ) from None
-        self._processes.append(process)
-        for argument in arguments:
-            for pipe in argument if isinstance(argument, list) else [argument]:
-                if isinstance(pipe, Connection):
-                    pipe.close()
+    def _start_alone(self, workers: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        # The server imports the worker's modules once and forks: a worker starts in milliseconds, before any thread exists.
+        forkserver.set_forkserver_preload([WORKER_MODULE])
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            self._processes.append(hosting.start_process(context, solo, theirs, self._recipe))
+            self.workers.append(_Worker(ours))
 
     def _listen(self) -> None:
         """What the host has to say: how a worker ended, or that there will be none."""
-        assert self._control is not None
+        assert self._host is not None
         try:
-            told = self._control.recv()
+            told = self._host.control.recv()
         except (EOFError, OSError):
-            self._control = None
+            self._host = None
             return
         if told == CANNOT_FORK:
-            waiting, self._control = self.workers, None
+            waiting, self._host = self.workers, None
             self.workers = []
             self._start_alone(len(waiting))
             for old, new in zip(waiting, self.workers, strict=True):
                 old.pipe.close()
                 for unit in old.held:
                     new.give(unit)
-        else:
-            number, status = told
+            return
+        crew, number, status = told
+        if crew == self._number:  # Workers of the crew before may end while this one is at work.
             self._fates[number] = os.waitstatus_to_exitcode(status)
 
     def _take(self, number: int) -> Done:
@@ -189,7 +185,7 @@ class _Crew:
         )
 
     def _exit_code(self, number: int) -> int | None:
-        while self._control is not None and number not in self._fates and self._control.poll(5):
+        while self._host is not None and number not in self._fates and self._host.control.poll(5):
             self._listen()
         if number in self._fates:
             return self._fates[number]
@@ -197,17 +193,3 @@ class _Crew:
         process = self._processes[max(number - len(self.workers), -len(self._processes))]
         process.join(timeout=5)
         return process.exitcode
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Keep multiprocessing from importing the user's script again in every worker: workers need nothing of it.
-
-    So a script without a main guard, a REPL and `python -c` all work.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

@@ -11,6 +11,7 @@ from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
+from arrowtune.data import hosting
 from arrowtune.data.config import DataConfig
 from arrowtune.data.encode import Recipe
 from arrowtune.data.identity import Order, changes, may_be_there, with_source
@@ -75,6 +76,7 @@ def prepare_sources(
     try:
         return [desk.prepare(job) for job in jobs]
     finally:
+        hosting.end_all()
         desk.memory.save()
 
 
@@ -209,7 +211,9 @@ class _Desk:
         # A daemonic process, such as the worker of another pool, may not start processes.
         most = 1 if current_process().daemon else self._workers
         workers = min(most, -(-size // _SMALL))
-        return encode_by(workers, recipe, units) if workers > 1 else encode_here(recipe, units)
+        # A host that was started ahead has the engine sooner than this process would.
+        by_host = workers > 1 or (most > 1 and hosting.waiting())
+        return encode_by(workers, recipe, units) if by_host else encode_here(recipe, units)
 
     def _history(self, order: Order, tally: Tally, started: float) -> dict[str, Any]:
         return {

@@ -120,6 +120,12 @@ def load_tokenizer(
     return read_tokenizer(folder, config.chat_template)
 
 
+def local_json(config: TokenizerConfig, model_path: str) -> str | None:
+    """The `tokenizer.json` that `load_tokenizer` will most likely come to, if it is a file at hand; looks at nothing else."""
+    path = os.path.join(os.path.expanduser(config.path or model_path), "tokenizer.json")
+    return path if os.path.isfile(path) else None
+
+
 def read_tokenizer(folder: Path, chat_template: str | None = None) -> TokenizerFiles:
     """Read a folder that holds `tokenizer.json`.
 

@@ -84,7 +84,9 @@ def compile_template(source: str, date: str | None, marks: dict[str, Callable[..
     environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = _tojson
     environment.filters.update(marks or dict.fromkeys((ENTER, LEAVE, GENERATE, GENERATED, INNER, OUTER), _no_mark))
-    environment.globals.update(raise_exception=_raise_exception, strftime_now=_clock(date), dict=TemplateDict(), namespace=TemplateNamespace)
+    environment.globals.update(
+        raise_exception=_raise_exception, strftime_now=_clock(date), dict=TemplateDict(), namespace=TemplateNamespace
+    )
     try:
         tree = environment.parse(source)
         if marks is not None:

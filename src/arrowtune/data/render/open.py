@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from arrowtune.data.fast import load_fast
 from arrowtune.data.tokenizer import TokenizerFiles
 
 _UNKNOWN = -(1 << 40)
@@ -19,11 +20,9 @@ def open_fast(files: TokenizerFiles) -> tuple[Any, str]:
     if files.alphabet == "other" or files.normalizer == "other":
         return None, "its tokens do not spell the bytes of the text"
     try:
-        import fastokens
+        return load_fast(str(files.json_path)), ""
     except ImportError:
         return None, "the package fastokens is not installed"
-    try:
-        return fastokens.Tokenizer.from_file(str(files.json_path)), ""
     except Exception as error:  # noqa: BLE001 - the engine refuses tokenizers that it does not know, each in its own way
         return None, f"fastokens cannot load this tokenizer: {error}"
 

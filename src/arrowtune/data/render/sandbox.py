@@ -46,14 +46,14 @@ _DICT_NAMES = frozenset(dir(dict))
 class _Compiler(jinja2.compiler.CodeGenerator):
     """Looks a name up in a plain dict right where the template stands: half the time of asking the environment."""
 
-    def visit_Getattr(self, node: nodes.Getattr, frame: jinja2.compiler.Frame) -> None:
+    def visit_Getattr(self, node: nodes.Getattr, frame: jinja2.compiler.Frame) -> None:  # noqa: N802 - Jinja calls it so
         # A method of dict goes before a key when it is asked for with a dot.
         key = None if node.attr in _DICT_NAMES else node.attr
         closes = self._key_of_dict(node.node, key, frame)
         super().visit_Getattr(node, frame)
         self.write(closes)
 
-    def visit_Getitem(self, node: nodes.Getitem, frame: jinja2.compiler.Frame) -> None:
+    def visit_Getitem(self, node: nodes.Getitem, frame: jinja2.compiler.Frame) -> None:  # noqa: N802
         key = node.arg.value if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str) else None
         closes = self._key_of_dict(node.node, key, frame)
         super().visit_Getitem(node, frame)
