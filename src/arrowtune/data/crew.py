@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 
 from arrowtune.data.encode import UnitEncoder
+from arrowtune.data.memory import give_memory_back
 from arrowtune.data.process import alone, die_with
 from arrowtune.data.render import StillLoading
 from arrowtune.data.worker import Held, attempt, encoder_of, serve
@@ -42,6 +43,9 @@ def fork_crew(recipe: bytes, pipes: Sequence[Connection], control: Connection, t
     gc.freeze()
     numbers = {_fork(number, pipes, control, encoder, held): number for number in range(len(pipes))}
     held.clear()
+    del encoder
+    # What the first units were would otherwise be there twice: here, and changed in the workers.
+    give_memory_back()
     for pipe in pipes:
         pipe.close()
     while numbers:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 import os
 import pickle
-import sys
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
-import pyarrow as pa
-
 from arrowtune.data.encode import Begun, UnitEncoder
+from arrowtune.data.memory import give_memory_back, one_arena
 from arrowtune.data.process import settle_in
 from arrowtune.data.render import StillLoading
 from arrowtune.data.report import Tally
@@ -24,8 +20,6 @@ from arrowtune.errors import ArrowtuneError, WorkerLost
 
 _UNITS_BETWEEN = 4
 """Units after which a worker gives freed memory back: more often costs more than the units' own work allows."""
-
-_M_ARENA_MAX = -8  # From malloc.h.
 
 T = TypeVar("T")
 
@@ -79,12 +73,8 @@ def attempt(unit: Unit, work: Callable[[Unit], T]) -> T | BaseException:
 
 def _memory_returner() -> Callable[[], None]:
     """What keeps a worker as small as its units are, however many it does; to be called after every unit."""
-    pool, trim = pa.default_memory_pool(), None
-    if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # A C library without these.
-            # Not before the engine is loaded: the threads of a host would wait for each other's allocations.
-            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-            trim = ctypes.CDLL(None).malloc_trim
+    # Not before the engine is loaded: the threads of a host would wait for each other's allocations.
+    one_arena()
     done = 0
 
     def give_back() -> None:
@@ -94,11 +84,7 @@ def _memory_returner() -> Callable[[], None]:
             # The engines and the template stay for good: looking through them again would find nothing.
             gc.collect()
             gc.freeze()
-        if done % _UNITS_BETWEEN:
-            return
-        gc.collect()
-        pool.release_unused()
-        if trim is not None:
-            trim(0)
+        if done % _UNITS_BETWEEN == 0:
+            give_memory_back()
 
     return give_back
