@@ -42,11 +42,17 @@ def files_of(name: str, cache: Path) -> TokenizerFiles:
     return load_tokenizer(TokenizerConfig(), str(gguf.parent), gguf_file=gguf.name, cache=cache)
 
 
+def all_rows() -> Iterator[dict[str, Any]]:
+    """The conversations, of which there are some 17,000, then the first exchange of each longer one."""
+    yield from chats()
+    yield from ({"messages": row["messages"][:2]} for row in chats() if len(row["messages"]) > 2)
+
+
 def texts(files: TokenizerFiles, rows: int) -> Iterator[list[str]]:
     """The renders of the first rows, in chunks."""
     renderer = Renderer(RenderSpec(files, date="2026-01-01", fast=False))
     parse = get_format("messages").parse
-    parsed = (parse(row, Origin("chats", number), {}) for number, row in enumerate(islice(chats(), rows)))
+    parsed = (parse(row, Origin("chats", number), {}) for number, row in enumerate(islice(all_rows(), rows)))
     items = (item for item in parsed if isinstance(item, Conversation))
     while part := list(islice(items, CHUNK)):
         yield [job.text for job in renderer.render(part).jobs]
