@@ -59,3 +59,12 @@ def test_a_limit_is_the_end(tmp_path: Path) -> None:
     estimate = estimate_source(job(path, limit=20), spec())
     assert estimate.exact
     assert len(estimate) == 20
+
+
+def test_a_limit_beyond_the_first_rows_bounds_what_is_expected(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", [*chats(100, words=30)] * 20)
+    estimate = estimate_source(job(path, limit=500), spec(), rows=200)
+    assert not estimate.exact
+    assert (len(estimate), estimate.rows_read) == (500, 500)
+    more = estimate_source(job(path, limit=5000), spec(), rows=200)
+    assert more.rows_read == pytest.approx(2000, rel=0.02)

@@ -30,7 +30,7 @@ class Sample:
         skips: The first of the rows that are not, or hold nothing to train on, by reason.
         skipped: How many such rows there are, by reason.
         rows_read: Both together.
-        share: The part of the source, by bytes, that was read; in (0, 1].
+        share: The part of what a run takes of the source, by bytes or by its `limit`, that was read; in (0, 1].
         renderer: Renders the items.
     """
 
@@ -104,8 +104,14 @@ def sample_source(job: PrepareJob, spec: RenderSpec, rows: int) -> Sample:
             origin = skip.origin
             line = None if piece.line is None else piece.line + (origin.line or 0)
             skips.append(replace(skip, origin=replace(origin, row=piece.row + origin.row, line=line)))
-    whole = limit == job.config.limit or read < limit
-    return Sample(items, skips, skipped, read, 1.0 if whole else min(1.0, size / max(1, source.size)), encoder.renderer)
+    return Sample(items, skips, skipped, read, _share(job.config.limit, limit, read, size / max(1, source.size)), encoder.renderer)
+
+
+def _share(wanted: int | None, asked: int, read: int, of_bytes: float) -> float:
+    """The part that was read of the rows that a run takes, of which it wants at most so many."""
+    if asked == wanted or read < asked:
+        return 1.0
+    return min(1.0, max(of_bytes, read / wanted if wanted else 0.0))
 
 
 def _first_pieces(source: Source, limit: int) -> Iterator[tuple[Piece, float]]:
