@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arrowtune.backends.positions import check_length, read_config
 from arrowtune.data.prepare import PrepareJob, find_stores
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.sample import Estimate, estimate_source
@@ -52,8 +53,10 @@ def check_run(run: Resolved) -> CheckReport:
     """Look at every source and lay out the plan: exactly where stores are there, else from the first rows.
 
     Raises:
+        ConfigError: Examples may be longer than the model's table of positions.
         DataError: A source, its rows or its template.
     """
+    longer = check_length(read_config(run.config.model), run.config.data.max_length)
     spec, jobs = render_spec(run), jobs_of(run)
     found = find_stores(jobs, spec, run.config.data, cache=Path(run["data.cache_dir"]))
     examples: list[Examples] = []
@@ -66,7 +69,9 @@ def check_run(run: Resolved) -> CheckReport:
     plan = build_plan(run, [source for source, job in zip(examples, jobs, strict=True) if job.role == "train"])
     numbers = report(plan, run["launch.devices_per_node"])
     estimated = any(source["estimated"] for source in sources)
-    return CheckReport(sources, numbers, with_plan(run, plan), estimated, [*_warnings(sources), *numbers.warnings])
+    return CheckReport(
+        sources, numbers, with_plan(run, plan), estimated, [*_warnings(sources), *numbers.warnings, *filter(None, [longer])]
+    )
 
 
 def _from_store(job: PrepareJob, path: Path) -> tuple[Store, dict[str, Any]]:

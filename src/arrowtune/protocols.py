@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,11 +71,13 @@ class Backend(Protocol):
     Attributes:
         rank, world_size: This rank among all.
         why_not_packed: Empty where documents may share a row; else one clause on why they must not.
+        model_config: The model's configuration as it is, plain values.
     """
 
     rank: int
     world_size: int
     why_not_packed: str
+    model_config: Mapping[str, Any]
 
     def train_step(self, batches: Sequence[Batch], *, loss_weight: float, lr: float) -> StepResult:
         """Accumulate the gradient of `sum(weighted losses) / loss_weight` over `batches` of all ranks, clip, update.

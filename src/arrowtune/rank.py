@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arrowtune.backends.positions import check_length
 from arrowtune.config import SFTConfig
 from arrowtune.data.store import Store
 from arrowtune.errors import CheckpointError, ConfigError
@@ -151,6 +152,7 @@ def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack
     run, data = inputs.run, inputs.data
     backend = open_model(config)
     stack.callback(backend.close)
+    longer = check_length(backend.model_config, config.data.max_length)
     stores = train_stores(data)
     plan = build_plan(run, stores, packs=not backend.why_not_packed)
     run = with_plan(run, plan, why_not=backend.why_not_packed)
@@ -166,6 +168,8 @@ def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack
         trained_with = leader(backend, lambda: _begin(run, data, ending, progress, last, trackers))
         for event, fields in _opening(found, checkpoints.passed_over, plan, backend):
             trackers[-1].event(progress.step, event, **fields)
+        if longer:
+            trackers[-1].event(progress.step, "warning", message=longer)
     return Rank(
         run=run,
         folder=folder,

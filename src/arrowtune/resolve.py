@@ -86,7 +86,7 @@ def resolve(config: SFTConfig, *, devices: int, gpu: bool, for_training: bool = 
         "batch.micro_tokens": _micro_tokens(config, problems),
         "launch.devices_per_node": _devices(config, devices, gpu, problems),
         "model.dtype": _model_dtype(config),
-        "strategy.compute_dtype": _compute_dtype(config, gpu),
+        "strategy.compute_dtype": Derived(*config.strategy.computes_in(gpu)),
     }
     if problems:
         raise ConfigError("the run cannot be carried out as written", problems=problems)
@@ -170,9 +170,3 @@ def _model_dtype(config: SFTConfig) -> Derived:
     if config.model.dtype != "auto":
         return Derived(config.model.dtype, "as written")
     return Derived("float32", "master weights in full precision")
-
-
-def _compute_dtype(config: SFTConfig, gpu: bool) -> Derived:
-    if config.strategy.compute_dtype != "auto":
-        return Derived(config.strategy.compute_dtype, "as written")
-    return Derived("bfloat16", "a GPU") if gpu else Derived("float32", "a CPU computes bfloat16 slowly")

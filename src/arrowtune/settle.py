@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from arrowtune.backends.positions import check_length, read_config
 from arrowtune.config import SFTConfig
 from arrowtune.data.store import Store
 from arrowtune.errors import CheckpointError
@@ -30,7 +31,13 @@ class Inputs:
 
 
 def settle(config: SFTConfig, *, progress: Any = None) -> Inputs:
-    """Resolve the run and prepare what is missing."""
+    """Resolve the run and prepare what is missing.
+
+    Raises:
+        ConfigError: The run contradicts itself.
+        DataError: A source, its rows or its template.
+    """
+    check_length(read_config(config.model), config.data.max_length)
     devices, gpu = count_devices()
     run = resolve(config, devices=devices, gpu=gpu)
     return Inputs(run, ingest(run, progress=progress))

@@ -55,3 +55,9 @@ class StrategyConfig(Section):
     """Of activations and matrix products; `auto` is bfloat16 on a GPU and float32 on a CPU."""
     activation_checkpointing: bool = False
     """Recompute each layer in the backward pass instead of keeping its activations."""
+
+    def computes_in(self, gpu: bool) -> tuple[str, str]:
+        """The dtype of activations and matrix products on a GPU or a CPU, and why."""
+        if self.compute_dtype != "auto":
+            return self.compute_dtype, "as written"
+        return ("bfloat16", "a GPU") if gpu else ("float32", "a CPU computes bfloat16 slowly")

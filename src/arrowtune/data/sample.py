@@ -104,7 +104,9 @@ def sample_source(job: PrepareJob, spec: RenderSpec, rows: int) -> Sample:
             origin = skip.origin
             line = None if piece.line is None else piece.line + (origin.line or 0)
             skips.append(replace(skip, origin=replace(origin, row=piece.row + origin.row, line=line)))
-    return Sample(items, skips, skipped, read, _share(job.config.limit, limit, read, size / max(1, source.size)), encoder.renderer)
+    return Sample(
+        items, skips, skipped, read, _share(job.config.limit, limit, read, size / max(1, source.size)), encoder.renderer
+    )
 
 
 def _share(wanted: int | None, asked: int, read: int, of_bytes: float) -> float:

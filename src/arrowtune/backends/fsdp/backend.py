@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from arrowtune.backends.config import ModelConfig, OptimizerConfig, StrategyConf
 from arrowtune.backends.fsdp.export import export_dtype, export_weights
 from arrowtune.backends.fsdp.leak import documents_leak, vocabulary_of
 from arrowtune.backends.fsdp.loss import takes_logits_to_keep, weighted_loss_sum
-from arrowtune.backends.fsdp.model import load_model
+from arrowtune.backends.fsdp.model import DTYPES, first_run, load_model
 from arrowtune.backends.fsdp.optimizer import build_optimizer, clip, grad_norm, update
-from arrowtune.backends.fsdp.shard import compute_dtype, reshard, shard
+from arrowtune.backends.fsdp.shard import reshard, shard
 from arrowtune.backends.fsdp.state import load_state, save_state
 from arrowtune.backends.fsdp.world import World
 from arrowtune.errors import BackendError, NonFiniteLoss
@@ -31,15 +31,17 @@ class FSDPBackend:
     Attributes:
         rank, world_size: This rank among all.
         why_not_packed: Empty where documents may share a row; else why not.
+        model_config: The configuration of the model, plain values.
         model: The sharded `transformers` model, for those who want to look inside.
         optimizer: AdamW over this rank's shards.
     """
 
     def __init__(
-        self, world: World, model: PreTrainedModel, optimizer: OptimizerConfig, *, stored: torch.dtype, compute: torch.dtype
+        self, world: World, model: PreTrainedModel, optimizer: OptimizerConfig, *, stored: torch.dtype, leaks: bool
     ) -> None:
         self.rank, self.world_size = world.rank, world.size
         self.model = model
+        self.model_config: Mapping[str, Any] = model.config.to_dict()
         self.optimizer = build_optimizer(model, optimizer)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._max_grad_norm = optimizer.max_grad_norm
@@ -48,10 +50,9 @@ class FSDPBackend:
         self._select = takes_logits_to_keep(model)
         self._vocabulary = vocabulary_of(model)
         self.why_not_packed = ""
-        if documents_leak(model, world.device, compute):
+        if leaks:
             kind = type(model.config).__name__.removesuffix("Config")
             self.why_not_packed = f"{kind} lets documents that share a row see each other"
-        reshard(model)
 
     @classmethod
     def open(cls, model: ModelConfig, strategy: StrategyConfig, optimizer: OptimizerConfig, *, seed: int) -> FSDPBackend:
@@ -66,9 +67,12 @@ class FSDPBackend:
             with _memory_errors_explained():
                 loaded = load_model(model, seed=seed)
                 torch.manual_seed(seed + world.rank)  # Dropout differs between ranks, and from the draw of the weights.
-                compute = compute_dtype(loaded.model, strategy, world)
+                compute = DTYPES[strategy.computes_in(world.device.type == "cuda")[0]]
                 sharded = shard(loaded.model.train(), compute, world, recompute=strategy.activation_checkpointing)
-                return cls(world, sharded, optimizer, stored=loaded.stored_dtype, compute=compute)
+                with first_run(model):
+                    leaks = documents_leak(sharded, world.device, compute)
+                reshard(sharded)
+                return cls(world, sharded, optimizer, stored=loaded.stored_dtype, leaks=leaks)
         except BaseException:
             world.close()
             raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -13,7 +14,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.utils.logging import disable_progress_bar
 
 from arrowtune.backends.config import ModelConfig
-from arrowtune.errors import BackendError, ConfigError, MissingExtra, Problem
+from arrowtune.backends.fsdp.overrides import override
+from arrowtune.backends.fsdp.quiet import without_gguf_bar
+from arrowtune.errors import BackendError, ConfigError, MissingExtra
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -54,12 +57,7 @@ def _config(model: ModelConfig, path: str) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(path, **given)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"the model {model.path!r} cannot be loaded: {_first_line(error)}", hint=_path_hint(model)) from None
-    unknown = [key for key in model.config if not hasattr(config, key)]
-    if unknown:
-        problems = [Problem(f"model.config.{key}", "unknown key") for key in unknown]
-        raise ConfigError(f"{type(config).__name__} has no such setting", problems=problems)
-    for key, value in model.config.items():
-        setattr(config, key, value)
+    override(config, model.config)
     return config
 
 
@@ -78,8 +76,8 @@ def _draw(config: PretrainedConfig, dtype: torch.dtype, model: ModelConfig, seed
             drawn: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, dtype=dtype, trust_remote_code=model.trust_remote_code
             )
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
-            raise ConfigError(f"no model can be made from the configuration of {model.path!r}: {_first_line(error)}") from None
+        except Exception as error:  # noqa: BLE001 - models check their configuration by using it
+            raise _unusable(model, error) from None
     return drawn
 
 
@@ -92,7 +90,8 @@ def _read(config: PretrainedConfig, dtype: torch.dtype, model: ModelConfig, path
 
         options |= {"gguf_file": model.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
     try:
-        loading: Any = AutoModelForCausalLM.from_pretrained(path, config=config, output_loading_info=True, **options)
+        with without_gguf_bar():
+            loading: Any = AutoModelForCausalLM.from_pretrained(path, config=config, output_loading_info=True, **options)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise BackendError(
             f"the weights of {model.path!r} cannot be loaded: {_first_line(error)}", hint=_path_hint(model)
@@ -114,6 +113,27 @@ def _check_read(model: ModelConfig, read: PreTrainedModel, told: Mapping[str, An
             f"the weights of {model.path!r} are quantized, and quantized weights cannot be trained",
             hint="use the model in bfloat16 or float32",
         )
+
+
+@contextmanager
+def first_run(model: ModelConfig) -> Iterator[None]:
+    """Where a model runs for the first time: what is wrong with its configuration shows here at the latest.
+
+    Raises:
+        ConfigError: It cannot run.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise _unusable(model, error) from error
+
+
+def _unusable(model: ModelConfig, error: BaseException) -> ConfigError:
+    changed = ", ".join(f"model.config.{key}" for key in model.config)
+    hint = f"{changed} changed it; see the model's config.json" if changed else "see the model's config.json"
+    return ConfigError(f"no model can be made from the configuration of {model.path!r}: {_first_line(error)}", hint=hint)
 
 
 def _need_gguf() -> None:

@@ -7,8 +7,6 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
-from arrowtune.backends.config import StrategyConfig
-from arrowtune.backends.fsdp.model import DTYPES
 from arrowtune.backends.fsdp.world import World
 
 
@@ -54,13 +52,6 @@ def layers_of(model: PreTrainedModel) -> list[nn.Module]:
     names = set(model._no_split_modules or ())
     found = {name: module for name, module in model.named_modules() if type(module).__name__ in names}
     return [module for name, module in found.items() if not any(name.startswith(f"{other}.") for other in found)]
-
-
-def compute_dtype(model: PreTrainedModel, strategy: StrategyConfig, world: World) -> torch.dtype:
-    """Of activations and matrix products."""
-    if strategy.compute_dtype != "auto":
-        return DTYPES[strategy.compute_dtype]
-    return torch.bfloat16 if world.device.type == "cuda" else model.dtype
 
 
 def _precision(model: PreTrainedModel, compute: torch.dtype) -> MixedPrecisionPolicy:

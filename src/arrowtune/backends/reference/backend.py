@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class ReferenceBackend:
     why_not_packed = ""
 
     def __init__(self, vocabulary: int, optimizer: OptimizerConfig, seed: int) -> None:
+        self.model_config: Mapping[str, Any] = {}
         self.model = Bigram.random(vocabulary, _RANK, seed)
         self._optimizer = optimizer
         self._moments = [(np.zeros_like(table), np.zeros_like(table)) for table in self.model.arrays()]
