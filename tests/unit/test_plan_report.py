@@ -71,6 +71,15 @@ def test_idle_ranks_and_poor_packing_are_warned_of() -> None:
     plan = Plan.build([store], weights=None, batch=BatchConfig(examples=10), capacity=4096, seed=1)
     (poor,) = report(plan).warnings
     assert "only 51% full" in poor
+    assert poor.endswith("batch.micro_tokens=4096: 5120 would fill them to 82%")
+
+
+def test_rows_that_no_capacity_would_fill_are_not_warned_of() -> None:
+    store = SizedExamples(np.full(100, 2100))
+    for batch in (BatchConfig(examples=1), BatchConfig(examples=10, packing="none")):
+        plan = Plan.build([store], weights=None, batch=batch, capacity=8192, seed=1)
+        assert report(plan).packing_efficiency < 0.3
+        assert report(plan).warnings == ()
 
 
 def test_many_ranks_show_their_imbalance_and_padding() -> None:

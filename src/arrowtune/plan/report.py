@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arrowtune.plan.deal import cost
-from arrowtune.plan.packing import lower_bound
+from arrowtune.plan.packing import lower_bound, pack
 from arrowtune.plan.plan import Plan
 
 Ints = npt.NDArray[np.int64]
@@ -18,6 +18,9 @@ Ints = npt.NDArray[np.int64]
 _SAMPLED_STEPS = 64
 _COUNTED_ROWS = 4_000_000
 _POOR_PACKING = 0.6
+_BETTER_PACKING = 0.1
+_LARGER = (1.25, 1.5, 2, 3, 4)
+_TRIED_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def report(plan: Plan, world: int = 1) -> PlanReport:
         padding=padding / (tokens + padding),
         imbalance=slowest / mean - 1,
         sources=tuple(sources),
-        warnings=tuple(_warnings(plan, world, efficiency, rows / len(steps))),
+        warnings=tuple(_warnings(plan, world, efficiency, steps[:: max(1, len(steps) // _TRIED_STEPS)])),
     )
 
 
@@ -153,11 +156,25 @@ def _taken(plan: Plan, draws: int) -> Iterator[tuple[int, Ints, float]]:
             yield passes, rows, rest / len(rows) if rest else 1.0
 
 
-def _warnings(plan: Plan, world: int, efficiency: float, rows: float) -> Iterator[str]:
-    if plan.batch.packing != "none" and rows > 1 and efficiency < _POOR_PACKING:
+def _warnings(plan: Plan, world: int, efficiency: float, steps: Sequence[int]) -> Iterator[str]:
+    if plan.batch.packing != "none" and efficiency < _POOR_PACKING and (better := _better_capacity(plan, steps)):
+        capacity, full = better
         yield (
-            f"micro-batch rows are only {efficiency:.0%} full: few examples fit together "
-            f"into batch.micro_tokens={plan.capacity}; a larger value packs better"
+            f"micro-batch rows are only {efficiency:.0%} full, since few examples fit together into "
+            f"batch.micro_tokens={plan.capacity}: {capacity} would fill them to {full:.0%}"
         )
     if plan.batch.examples < world:
         yield f"batch.examples={plan.batch.examples} keeps only {plan.batch.examples} of {world} ranks busy"
+
+
+def _better_capacity(plan: Plan, steps: Sequence[int]) -> tuple[int, float] | None:
+    """The smallest larger capacity that is used clearly better on some steps, and how full its rows are."""
+    lengths = [plan.aligned(plan.refs(step)) for step in steps]
+
+    def full(capacity: int) -> float:
+        rows = sum(int(pack(own, capacity, plan.batch.packing).max()) + 1 for own in lengths)
+        return sum(int(own.sum()) for own in lengths) / (rows * capacity)
+
+    now = full(plan.capacity)
+    tried = ((capacity := int(plan.capacity * factor), full(capacity)) for factor in _LARGER)
+    return next(((capacity, share) for capacity, share in tried if share > now + _BETTER_PACKING), None)
