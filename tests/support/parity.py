@@ -84,7 +84,7 @@ def compute(payload: dict[str, Any]) -> dict[str, Any]:
     def keep(*_: object) -> None:
         for name, parameter in backend.model.named_parameters():
             full = parameter.grad.full_tensor() if isinstance(parameter.grad, DTensor) else parameter.grad
-            gradients[name.replace("_checkpoint_wrapped_module.", "")] = full.numpy().copy()
+            gradients[name.replace("_checkpoint_wrapped_module.", "")] = full.cpu().numpy().copy()
 
     backend.optimizer.register_step_pre_hook(keep)
     totals = plan.totals(0)
