@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arrowtune.backends.positions import check_length, read_config
+from arrowtune.backends.sizes import check_length, read_config
 from arrowtune.data.prepare import PrepareJob, find_stores
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.sample import Estimate, estimate_source

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arrowtune.backends.sizes import read_config, vocabulary_of
 from arrowtune.config import SFTConfig
 from arrowtune.data.prepare import PreparedStore, PrepareJob, prepare_sources
 from arrowtune.data.progress import Progress
@@ -59,7 +60,7 @@ def render_spec(run: Resolved) -> RenderSpec:
         trust_remote_code=model.trust_remote_code,
         cache=Path(run["data.cache_dir"]),
     )
-    return RenderSpec.of(files, run.config.data, run.config.tokenizer)
+    return RenderSpec.of(files, run.config.data, run.config.tokenizer, vocabulary_of(read_config(model)))
 
 
 def jobs_of(run: Resolved) -> list[PrepareJob]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arrowtune.backends.positions import check_length
+from arrowtune.backends.sizes import check_length
 from arrowtune.config import SFTConfig
 from arrowtune.data.store import Store
 from arrowtune.errors import CheckpointError, ConfigError

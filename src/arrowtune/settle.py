@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arrowtune.backends.positions import check_length, read_config
+from arrowtune.backends.sizes import check_length, read_config
 from arrowtune.config import SFTConfig
 from arrowtune.data.store import Store
 from arrowtune.errors import CheckpointError

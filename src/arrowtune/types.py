@@ -109,6 +109,25 @@ class Example:
     origin: Origin | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """A raw row that holds ids already.
+
+    Attributes:
+        input_ids: int32[n].
+        loss_weights: float32[n], one for every id.
+        origin: The raw row.
+    """
+
+    input_ids: IntArray
+    loss_weights: FloatArray
+    origin: Origin
+
+
+Item: TypeAlias = Conversation | Completion | Tokenized
+"""What a raw row holds: something to render, or ids already."""
+
+
 class Ref(NamedTuple):
     """The address of an example: which store, which row of it."""
 

@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from arrowtune.data.config import SourceConfig
-from arrowtune.data.encode import Recipe, UnitEncoder, read_tally, unit_file
+from arrowtune.data.encode import Recipe, UnitEncoder
 from arrowtune.data.sources import resolve_source
 from arrowtune.data.store import Store
+from arrowtune.data.unit_file import read_tally, unit_file
 from arrowtune.data.units import Scan
 from support.prepare import chat, content, prepare, spec, write_big, write_lines
 
@@ -255,6 +256,6 @@ def test_a_finished_unit_is_not_made_again_and_a_torn_one_is(data: Path, tmp_pat
     assert encoder.run(unit) == tally
     assert written(path) == before
     path.write_bytes(whole[:-100])
-    assert read_tally(path) is None
+    assert read_tally(tmp_path, unit) is None
     assert encoder.run(unit) == tally
     assert path.read_bytes() == whole

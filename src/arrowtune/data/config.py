@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from arrowtune.section import Section
 
-FormatName = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion"]
+FormatName = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "pretokenized"]
 
 
 class SourceConfig(Section):
@@ -20,12 +20,20 @@ class SourceConfig(Section):
     """How the source is called in reports and metrics; the base name of the path when absent."""
     format: FormatName = "auto"
     """The shape of the rows; `auto` looks at the columns of the first rows."""
+    split: str | None = None
+    """The split of a saved `DatasetDict`."""
     weight: Annotated[float, Field(gt=0)] | None = None
     """Share of the training examples. Either every train source has one or none has."""
     limit: Annotated[int, Field(gt=0)] | None = None
     """Read at most this many rows, in source order."""
     columns: dict[str, str] = Field(default_factory=dict)
     """Names of the columns that the format reads, where they differ: `{messages: conversation, tools: functions}`."""
+    mask: Literal["loss_mask", "labels", "all"] | None = None
+    """Of pretokenized rows: the mask is a column of 0 and 1, of labels in which -100 is context, or every token is trained."""
+
+    def reading(self) -> dict[str, str]:
+        """What a format needs to know of its source: names of columns, and under `mask` where the mask is."""
+        return {**self.columns, **({"mask": self.mask} if self.mask else {})}
 
 
 def _as_source(value: Any) -> Any:

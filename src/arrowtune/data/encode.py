@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,25 +11,15 @@ from pathlib import Path
 from threading import Thread
 
 import numpy as np
-import pyarrow as pa
 
 from arrowtune.data.formats import get_format
 from arrowtune.data.render import Encoded, Rendered, Renderer, RenderSpec
 from arrowtune.data.report import BAD_ROW, Tally
 from arrowtune.data.sources import parse
-from arrowtune.data.store_batch import Places, make_batch
-from arrowtune.data.store_format import disk_error, schema
+from arrowtune.data.unit_file import read_tally, write_unit
 from arrowtune.data.units import Unit
 from arrowtune.errors import FormatError, RenderError
-from arrowtune.protocols import Tokens
-from arrowtune.types import Completion, Conversation, Origin, Skip
-
-_TALLY = b"tally"
-
-_MAGIC = b"ARROW1"
-"""What an Arrow file ends with, and begins with, padded to 8 bytes; the message that is its schema follows."""
-
-_SCHEMA_AT = 8
+from arrowtune.types import Conversation, Item, Origin, Skip
 
 _PART_BYTES = 512 << 10
 
@@ -58,7 +45,7 @@ class Recipe:
 class Gathered:
     """The rows of a unit that are of their format, with their addresses within it: piece, row, line."""
 
-    items: list[Conversation | Completion] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
     places: list[tuple[int, int, int]] = field(default_factory=list)
 
 
@@ -107,7 +94,7 @@ class UnitEncoder:
 
     def found(self, unit: Unit) -> Tally | None:
         """What an earlier run counted of a unit that it finished."""
-        return read_tally(unit_file(self._recipe.folder, unit))
+        return read_tally(self._recipe.folder, unit)
 
     def load(self) -> Thread | None:
         """Begin to load the token engine in a thread; `begin` may be called meanwhile, and `loaded` once the thread has ended.
@@ -143,9 +130,9 @@ class UnitEncoder:
         """
         tally, gathered = begun.tally, begun.gathered
         encoded = _joined(begun.parts, self.renderer)
-        self._account(encoded, gathered, tally)
+        self._account(encoded, tally, gathered.places, (item.origin for item in gathered.items))
         tally.engine = self.renderer.engine.reason if tally.tokens else ""
-        _write(unit_file(self._recipe.folder, unit), _batch(encoded, gathered, tally), tally)
+        write_unit(self._recipe.folder, unit, encoded, gathered.places, tally)
         return tally
 
     def _begin(self, unit: Unit) -> Begun:
@@ -187,22 +174,21 @@ class UnitEncoder:
             self.renderer.check_template()
             self._checked = True
 
-    def _render(self, items: Sequence[Conversation | Completion], size: int) -> Iterator[Rendered]:
+    def _render(self, items: Sequence[Item], size: int) -> Iterator[Rendered]:
         """Render in parts of about the same size: what encoding needs beside the result is bounded by a part."""
         rows = max(1, len(items) * _PART_BYTES // max(1, size))
         for start in range(0, max(1, len(items)), rows):
             yield self.renderer.render(items[start : start + rows])
 
     @staticmethod
-    def _account(encoded: Encoded, gathered: Gathered, tally: Tally) -> None:
-        place_of: dict[Origin, tuple[int, int, int]] = {}
-        if encoded.skips:
-            place_of = {item.origin: place for item, place in zip(gathered.items, gathered.places, strict=True)}
+    def _account(encoded: Encoded, tally: Tally, places: Sequence[tuple[int, int, int]], origins: Iterable[Origin]) -> None:
+        """Count what became of rows, of which `places` are the addresses within the unit and `origins` the full ones."""
+        place_of = dict(zip(origins, places, strict=True)) if encoded.skips else {}
         for skip in encoded.skips:
             piece, row, line = place_of[skip.origin]
             tally.skip(piece, row, None if skip.origin.line is None else line, skip.reason, skip.detail)
         for row in encoded.kept.tolist():
-            tally.kept[gathered.places[row][0]] += 1
+            tally.kept[places[row][0]] += 1
         starts = encoded.offsets[:-1]
         weights = encoded.loss_weights
         tally.tokens = len(encoded.input_ids)
@@ -235,48 +221,3 @@ def _joined(parts: Iterable[Rendered], renderer: Renderer) -> Encoded:
         skips=skips,
         counts=dict(counts),
     )
-
-
-def _batch(encoded: Encoded, gathered: Gathered, tally: Tally) -> pa.RecordBatch:
-    kept = np.array([gathered.places[row] for row in encoded.kept.tolist()], np.int64).reshape(-1, 3)
-    places = Places(kept[:, 0].astype(np.int32), kept[:, 1].copy(), kept[:, 2].copy())
-    tokens = Tokens(encoded.input_ids, encoded.loss_weights, encoded.offsets)
-    return make_batch(tokens, places, schema(tally.fractional))
-
-
-def unit_file(folder: Path, unit: Unit) -> Path:
-    """Where a unit's examples are kept: named by content, so that whoever cuts the same content finds them."""
-    return folder / f"{unit.key}.arrow"
-
-
-def read_tally(path: Path) -> Tally | None:
-    """What is known of a finished unit; None where there is none."""
-    try:
-        with open(path, "rb") as file:
-            # Opening it with Arrow's reader would start Arrow's threads, and a host that has them may not fork.
-            file.seek(-len(_MAGIC), os.SEEK_END)
-            if file.read() != _MAGIC:
-                return None
-            file.seek(_SCHEMA_AT)
-            found = pa.ipc.read_schema(pa.PythonFile(file, "r"))
-        return Tally.from_json(json.loads(found.metadata[_TALLY]))
-    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
-        return None
-
-
-def _write(path: Path, batch: pa.RecordBatch, tally: Tally) -> None:
-    """Publish a unit's file: whole or absent, also after a power cut."""
-    # Process ids are not unique where two machines write.
-    temporary = path.with_name(f".tmp-{secrets.token_hex(8)}-{path.name}")
-    kind = batch.schema.with_metadata({_TALLY: json.dumps(tally.to_json()).encode()})
-    try:
-        with open(temporary, "wb") as file:
-            with pa.ipc.new_file(file, kind) as writer:
-                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=kind))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise disk_error(error, path.parent.parent.parent) from None

@@ -16,7 +16,8 @@ from typing import Any
 
 from arrowtune.data import hosting
 from arrowtune.data.crew import AHEAD_AT_FIRST, CANNOT_FORK
-from arrowtune.data.encode import Recipe, UnitEncoder
+from arrowtune.data.encode import Recipe
+from arrowtune.data.encoder import encoder_for
 from arrowtune.data.report import Tally
 from arrowtune.data.units import Unit
 from arrowtune.data.worker import solo
@@ -36,7 +37,7 @@ def encode_here(recipe: Recipe, units: Iterator[Unit]) -> Iterator[Done]:
     Raises:
         ArrowtuneError: What encoding raises.
     """
-    encoder = UnitEncoder(recipe)
+    encoder = encoder_for(recipe)
     for unit in units:
         yield unit, encoder.run(unit)
 

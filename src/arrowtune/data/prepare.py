@@ -14,6 +14,7 @@ from typing import Any
 from arrowtune.data import hosting
 from arrowtune.data.config import DataConfig
 from arrowtune.data.encode import Recipe
+from arrowtune.data.formats import PRETOKENIZED
 from arrowtune.data.identity import Order, changes, may_be_there, with_source
 from arrowtune.data.judge import judge
 from arrowtune.data.lease import USUAL, Pace
@@ -21,6 +22,7 @@ from arrowtune.data.manifest import OF_THIS_MACHINE, manifest_of
 from arrowtune.data.merge import Base, merge
 from arrowtune.data.pool import Done, encode_by, encode_here
 from arrowtune.data.prepared import PreparedStore, PrepareJob, prepared
+from arrowtune.data.pretokenized.link import Linker
 from arrowtune.data.progress import Progress, Silent
 from arrowtune.data.reasons import told
 from arrowtune.data.render import RenderSpec
@@ -188,8 +190,10 @@ class _Desk:
 
     def _make(self, order: Order, units: Path, started: float) -> Path:
         job, source = order.job, order.source
+        if (linked := self._linked(order, units, started)) is not None:
+            return linked
         scan = Scan(source, job.config.limit, self.memory)
-        recipe = Recipe(self._spec, order.form, job.config.columns, units)
+        recipe = Recipe(self._spec, order.form, job.config.reading(), units)
         self._progress.begin(job.name, source.size)
         try:
             bases, tally = _gather(self._encoded(recipe, iter(scan), source.size), job.name, self._progress)
@@ -206,6 +210,33 @@ class _Desk:
             remove_abandoned(self._stores)
             merge(bases, units, writer, fractional=tally.fractional)
             return writer.publish(manifest, history=self._history(order, tally, started), replace=True)
+
+    def _linked(self, order: Order, units: Path, started: float) -> Path | None:
+        """A store that refers to the files of its source; None where they must be converted."""
+        job, source = order.job, order.source
+        linker = Linker(source, job.config.reading(), self._spec)
+        if order.form != PRETOKENIZED or job.config.limit is not None or not linker.possible():
+            return None
+        tally = linker.tally
+        self._progress.begin(job.name, source.size)
+        with Writer(self._stores / source.name, fractional=linker.fractional, mark=mark_of(units)) as writer:
+            try:
+                for rows, tokens in linker.run(writer):
+                    self._progress.advance(job.name, 0, rows, tokens, {})
+                files = digest_only(source, None, self.memory)
+                self._progress.advance(job.name, source.size, 0, 0, tally.skipped)
+            finally:
+                self._progress.end(job.name)
+            parts = with_source(order.recipe, files)
+            identity = digest_json(parts)
+            manifest = manifest_of(identity, parts, files, tally)
+            self._tell(job, tally)
+            judge(job.name, manifest, self._data.max_bad_rows)
+            links = [{**entry, "digest": file.digest} for entry, file in zip(linker.linked, files, strict=True)]
+            remove_abandoned(self._stores)
+            history = self._history(order, tally, started)
+            path = self._stores / identity
+            return writer.publish({**manifest, "linked": links}, history=history, path=path, replace=True)
 
     def _encoded(self, recipe: Recipe, units: Iterator[Unit], size: int) -> Iterator[Done]:
         # A daemonic process, such as the worker of another pool, may not start processes.

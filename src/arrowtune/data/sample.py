@@ -18,7 +18,7 @@ from arrowtune.data.render import Renderer, RenderSpec
 from arrowtune.data.sources import Piece, Source, head, resolve_source
 from arrowtune.data.units import Scan, Unit
 from arrowtune.protocols import Tokens
-from arrowtune.types import Completion, Conversation, IntArray, Skip
+from arrowtune.types import Conversation, IntArray, Item, Skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Sample:
         renderer: Renders the items.
     """
 
-    items: list[Conversation | Completion]
+    items: list[Item]
     skips: list[Skip]
     skipped: Counter[str]
     rows_read: int
@@ -88,8 +88,8 @@ def sample_source(job: PrepareJob, spec: RenderSpec, rows: int) -> Sample:
     if form == "auto":
         columns, number = first_columns(source)
         form = detect_format(columns, job.config.columns, f"source {job.name!r} in {source.files[number].state.path}")
-    encoder = UnitEncoder(Recipe(spec, form, job.config.columns, Path()))
-    items: list[Conversation | Completion] = []
+    encoder = UnitEncoder(Recipe(spec, form, job.config.reading(), Path()))
+    items: list[Item] = []
     skips: list[Skip] = []
     skipped: Counter[str] = Counter()
     read, size = 0, 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ import pyarrow as pa
 
 from arrowtune.data.shelf import TOUCH_SECONDS, touch
 from arrowtune.data.store_batch import Places
-from arrowtune.data.store_format import ARRAYS, HISTORY, MANIFEST, STORE_VERSION
+from arrowtune.data.store_format import ARRAYS, HISTORY, MANIFEST, SELECTION, STORE_VERSION
+from arrowtune.data.store_mapped import MappedFile, NotFlat
 from arrowtune.data.store_writer import Writer
 from arrowtune.errors import StoreError
 from arrowtune.fingerprint import digest_file
@@ -54,16 +56,17 @@ class Store:
         self.path = Path(path)
         self.manifest: dict[str, Any] = read_manifest(self.path)
         check_files(self.path, self.manifest)
+        check_links(self.path, self.manifest)
         self.identity: str = self.manifest["identity"]
         self.name = name or _name_of(self.path) or self.identity[:12]
         arrays = {array: _map_array(self.path, array, dtype, len(self)) for array, dtype in ARRAYS.items()}
         self.lengths: npt.NDArray[np.int32] = arrays["lengths"]
         self.trained_tokens: npt.NDArray[np.int32] = arrays["trained_tokens"]
         self.loss_weight_sums: npt.NDArray[np.float64] = arrays["loss_weight_sums"]
-        data = [entry for entry in self.manifest["files"] if entry["name"].startswith("data-")]
-        self._names = [entry["name"] for entry in data]
-        self._firsts = np.cumsum([0, *(entry["rows"] for entry in data)], dtype=np.int64)
-        self._open: dict[int, _DataFile] = {}
+        self._parts = parts_of(self.path, self.manifest)
+        self._selected = _map_selection(self.path, self.manifest)
+        self._firsts = np.cumsum([0, *(part.rows for part in self._parts)], dtype=np.int64)
+        self._open: dict[int, MappedFile] = {}
         self._say_used()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,12 +85,11 @@ class Store:
         index = row + len(self) if row < 0 else row
         if not 0 <= index < len(self):
             raise IndexError(f"row {row} of a store with {len(self)} rows")
-        number = int(np.searchsorted(self._firsts, index, "right")) - 1
-        file, within = self._file(number), np.array([index - int(self._firsts[number])])
-        ids, weights, _ = file.spans(within)
-        found, source_row, line = file.place(int(within[0]))
-        origin = Origin(self.manifest["sources"][found]["name"], source_row, line or None) if found >= 0 else None
-        return Example(file.ids[ids[0, 0] : ids[0, 1]].copy(), file.weights[weights[0, 0] : weights[0, 1]].copy(), origin)
+        tokens = self._read(np.array([index]))
+        weights = tokens.loss_weights
+        if self.manifest["loss_weights"] == "uint8":
+            weights = weights.astype(np.uint8)
+        return Example(tokens.input_ids, weights, self._origin(index))
 
     def fetch(self, rows: IntArray) -> Tokens:
         """The examples of `rows`, in that order, as fresh arrays; weights as float32.
@@ -100,20 +102,44 @@ class Store:
         wanted = np.asarray(rows, np.int64)
         if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"rows {wanted.min()} to {wanted.max()} of a store with {len(self)} rows")
+        return self._read(wanted)
+
+    def _read(self, wanted: npt.NDArray[np.int64]) -> Tokens:
         offsets = np.zeros(len(wanted) + 1, np.int64)
         np.cumsum(self.lengths[wanted], out=offsets[1:])
         ids = np.empty(int(offsets[-1]), np.int32)
         weights = np.empty(int(offsets[-1]), np.float32)
-        files = np.searchsorted(self._firsts, wanted, "right") - 1
+        places = wanted if self._selected is None else self._selected[wanted]
+        files = np.searchsorted(self._firsts, places, "right") - 1
         for number in np.unique(files).tolist():
             mine = np.flatnonzero(files == number)
             file = self._file(number)
-            id_spans, weight_spans, _ = file.spans(wanted[mine] - self._firsts[number])
-            starts, stops = offsets[mine].tolist(), offsets[mine + 1].tolist()
-            for start, stop, (a, b), (c, d) in zip(starts, stops, id_spans.tolist(), weight_spans.tolist(), strict=True):
-                ids[start:stop] = file.ids[a:b]
-                weights[start:stop] = file.weights[c:d]
+            id_spans, weight_spans = file.spans(places[mine] - self._firsts[number])
+            bounds = np.stack([offsets[mine], offsets[mine + 1]], axis=1).tolist()
+            _gather(ids, bounds, file.ids.values, id_spans)
+            if file.weights is None or weight_spans is None:
+                for start, stop in bounds:
+                    weights[start:stop] = 1
+            else:
+                _gather(weights, bounds, file.weights.values, weight_spans)
+        if self.linked:
+            weights[offsets[:-1]] = 0  # A store's own weights were written so.
         return Tokens(ids, weights, offsets)
+
+    @property
+    def linked(self) -> bool:
+        """Whether the tokens lie in files of the source, and not in the store."""
+        return "linked" in self.manifest
+
+    def _origin(self, index: int) -> Origin | None:
+        place = index if self._selected is None else int(self._selected[index])
+        number = int(np.searchsorted(self._firsts, place, "right")) - 1
+        row = place - int(self._firsts[number])
+        if self.linked:
+            return Origin(self.manifest["sources"][number]["name"], row)
+        file = self._file(number)
+        source, source_row, line = (file.value(column, row) for column in ("file", "row", "line"))
+        return Origin(self.manifest["sources"][source]["name"], source_row, line or None) if source >= 0 else None
 
     def verify(self) -> None:
         """Compare every file with its digest.
@@ -121,73 +147,58 @@ class Store:
         Raises:
             StoreError: One differs.
         """
-        for entry in self.manifest["files"]:
-            if digest_file(self.path / entry["name"]) != entry["digest"]:
-                raise StoreError(f"the store {self.path} is damaged: {entry['name']} is not what was written", hint=_AGAIN)
+        files = [(self.path / entry["name"], entry["digest"]) for entry in self.manifest["files"]]
+        if self.linked:
+            files += [(part.path, part.digest) for part in self._parts]
+        for path, digest in files:
+            if digest_file(path) != digest:
+                raise StoreError(f"the store {self.path} is damaged: {path.name} is not what was written", hint=_AGAIN)
 
     def _say_used(self) -> None:
         """So that nobody removes what is read, on whatever machine."""
         self._used = time.monotonic()
         touch(self.path)
 
-    def _file(self, number: int) -> _DataFile:
+    def _file(self, number: int) -> MappedFile:
         if number not in self._open:
-            self._open[number] = _DataFile(self.path / self._names[number])
+            part = self._parts[number]
+            try:
+                self._open[number] = MappedFile(part.path, part.ids, part.weights)
+            except (OSError, pa.ArrowException, NotFlat) as error:
+                raise StoreError(f"the store {self.path} is damaged: {part.path.name}: {error}", hint=_AGAIN) from None
         return self._open[number]
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """Where a list column lies in a file: per batch, the places of its offsets and of its values, in elements."""
+class Part:
+    """A file that holds tokens of a store: its own, or one of the source that it is linked to.
 
-    offsets: npt.NDArray[np.int64]
-    values: npt.NDArray[np.int64]
+    Attributes:
+        path: The file.
+        rows: All rows of it.
+        ids, weights: The names of its columns; "" where every token weighs 1.
+        digest: Of the file.
+    """
 
-
-class _DataFile:
-    """One mapped Arrow file, seen as flat arrays: the place of an example is arithmetic on the mapped offsets."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            with pa.memory_map(str(path)) as mapped:
-                # The buffer keeps the mapping; the descriptor closes here.
-                buffer = mapped.read_buffer()
-            self._reader = pa.ipc.open_file(buffer)
-            batches = [self._reader.get_batch(index) for index in range(self._reader.num_record_batches)]
-        except (OSError, pa.ArrowException) as error:
-            raise StoreError(f"the store {path.parent} is damaged: {path.name}: {error}", hint=_AGAIN) from None
-        whole = memoryview(buffer)
-        self.ids: npt.NDArray[np.int32] = np.frombuffer(whole[: len(whole) // 4 * 4], np.int32)
-        fractional = self._reader.schema.field("loss_weights").type.value_type == pa.float32()
-        self.weights: npt.NDArray[Any] = self.ids.view(np.float32) if fractional else np.frombuffer(whole, np.uint8)
-        self._firsts = np.cumsum([0, *(batch.num_rows for batch in batches)], dtype=np.int64)
-        self._ids = _column(batches, "input_ids", buffer.address, 4)
-        self._weights = _column(batches, "loss_weights", buffer.address, self.weights.itemsize)
-
-    def spans(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Start and stop of each row in `ids` and in `weights`, int64[n, 2] each, and the batch of each row."""
-        batch = np.searchsorted(self._firsts, rows, "right") - 1
-        within = rows - self._firsts[batch]
-        found = []
-        for column in (self._ids, self._weights):
-            place = column.offsets[batch] + within
-            ends = np.stack([self.ids[place], self.ids[place + 1]], axis=1).astype(np.int64)
-            found.append(ends + column.values[batch][:, None])
-        return found[0], found[1], batch
-
-    def place(self, row: int) -> tuple[int, int, int]:
-        """File, row and line of an example's raw row."""
-        index = int(np.searchsorted(self._firsts, row, "right")) - 1
-        batch = self._reader.get_batch(index)
-        within = row - int(self._firsts[index])
-        return batch["file"][within].as_py(), batch["row"][within].as_py(), batch["line"][within].as_py()
+    path: Path
+    rows: int
+    ids: str
+    weights: str
+    digest: str
 
 
-def _column(batches: list[pa.RecordBatch], name: str, base: int, width: int) -> _Column:
-    arrays = [batch.column(name) for batch in batches]
-    offsets = [(array.offsets.buffers()[1].address - base) // 4 for array in arrays]
-    values = [(array.values.buffers()[1].address - base) // width for array in arrays]
-    return _Column(np.array(offsets, np.int64), np.array(values, np.int64))
+def parts_of(path: Path, manifest: Mapping[str, Any]) -> list[Part]:
+    """The files that hold the tokens of a store, in order."""
+    if (linked := manifest.get("linked")) is not None:
+        return [Part(Path(one["path"]), one["rows"], one["ids"], one["weights"], one["digest"]) for one in linked]
+    data = (entry for entry in manifest["files"] if entry["name"].startswith("data-"))
+    return [Part(path / one["name"], one["rows"], "input_ids", "loss_weights", one["digest"]) for one in data]
+
+
+def _gather(out: npt.NDArray[Any], bounds: list[list[int]], values: npt.NDArray[Any], spans: npt.NDArray[np.int64]) -> None:
+    """Copy rows; a row may be longer than the place for it, where it is cut to `max_length`."""
+    for (start, stop), first in zip(bounds, spans[:, 0].tolist(), strict=True):
+        out[start:stop] = values[first : first + stop - start]
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -223,6 +234,28 @@ def check_files(path: Path, manifest: Mapping[str, Any]) -> None:
             raise StoreError(
                 f"the store {path} is torn: {entry['name']} has {size} bytes instead of {entry['size']}", hint=_AGAIN
             )
+
+
+def check_links(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Make sure that the files a store is linked to are as they were when they were checked.
+
+    Raises:
+        StoreError: One is not.
+    """
+    for entry in manifest.get("linked", ()):
+        try:
+            found = os.stat(entry["path"])
+        except OSError as error:
+            reason = "is not there any more" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+            raise StoreError(f"{entry['path']}, which the store {path} is linked to, {reason}", hint=_AGAIN) from None
+        if (found.st_size, found.st_mtime_ns) != (entry["size"], entry["mtime_ns"]):
+            raise StoreError(f"{entry['path']}, which the store {path} is linked to, has changed since", hint=_AGAIN)
+
+
+def _map_selection(path: Path, manifest: Mapping[str, Any]) -> npt.NDArray[np.int64] | None:
+    """Which rows of the linked files the examples are; None where they are all."""
+    entry = next((entry for entry in manifest["files"] if entry["name"] == f"{SELECTION}.npy"), None)
+    return None if entry is None else _map_array(path, SELECTION, np.dtype(np.int64), entry["rows"])
 
 
 def _map_array(path: Path, name: str, dtype: np.dtype[Any], rows: int) -> npt.NDArray[Any]:

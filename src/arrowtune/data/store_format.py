@@ -1,10 +1,13 @@
 """What a store looks like on disk: names, columns, limits, and the errors of the file system as sentences.
 
+A store of pretokenized Arrow files may hold no data files: its manifest names, under `linked`, the files that it was made of.
+
 IDENTITY/
   data-00000.arrow ...     Arrow IPC files, uncompressed: input_ids, loss_weights, file, row, line
   lengths.npy              int32, tokens of each example
   trained_tokens.npy       int32, positions with weight, the first one never counted
   loss_weight_sums.npy     float64, over the same positions
+  rows.npy                 int64, which rows of linked files the examples are; only where some are left out
   manifest.json            counts, skips, identity and its parts, sources, files with sizes and digests; written last
   prepare.json             when, where and how it was made: nothing that readers of the data need
 """
@@ -28,6 +31,9 @@ BATCH_BYTES = 64 << 20
 """No record batch is larger, unless a single example is."""
 FILE_BYTES = 512 << 20
 """A file ends with the batch that reaches this."""
+
+SELECTION = "rows"
+"""The name of an optional array: int64, which rows of the files that a store is linked to its examples are."""
 
 ARRAYS: dict[str, np.dtype[Any]] = {
     "lengths": np.dtype(np.int32),

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ from arrowtune.data.lease import is_dead, this_process
 from arrowtune.data.shelf import newest, vacant
 from arrowtune.data.store_batch import Places, cut, make_batch, measure, parts
 from arrowtune.data.store_files import ArrayFile, DataFile
-from arrowtune.data.store_format import ARRAYS, BATCH_BYTES, FILE_BYTES, MANIFEST, STORE_VERSION, disk_error, schema
+from arrowtune.data.store_format import ARRAYS, BATCH_BYTES, FILE_BYTES, MANIFEST, SELECTION, STORE_VERSION, disk_error, schema
 from arrowtune.fingerprint import digest_file
 from arrowtune.protocols import Tokens
 
@@ -28,6 +29,7 @@ TEMPORARY = ".tmp-"
 """How the names of folders begin that are being built."""
 
 _OWNER = ".owner"
+_ROWS_AT_ONCE = 1 << 20
 _ABANDONED_SECONDS = 3600
 _SILENT_SECONDS = 86400
 
@@ -119,9 +121,47 @@ class Writer:
                 self._end_file()
         except OSError as error:
             raise disk_error(error, self.path.parent) from None
-        self._tokens += int(lengths.sum())
-        self._trained += int(trained.sum())
+        self._count(lengths, trained, sums)
+
+    def _count(self, lengths: npt.NDArray[Any], trained: npt.NDArray[Any], sums: npt.NDArray[Any]) -> None:
+        self._tokens += int(lengths.sum(dtype=np.int64))
+        self._trained += int(trained.sum(dtype=np.int64))
         self._weight += float(sums.sum())
+
+    def measured(
+        self,
+        lengths: npt.NDArray[Any],
+        trained: npt.NDArray[Any],
+        sums: npt.NDArray[Any],
+        rows: npt.NDArray[np.int64],
+        *,
+        whole: bool,
+    ) -> None:
+        """Add examples whose tokens stay in files that the store is linked to; a store has either such or its own.
+
+        Args:
+            lengths: Tokens of each.
+            trained: Positions with weight.
+            sums: Of their weights.
+            rows: Which rows of those files the examples are.
+            whole: No row was left out between them and those added before.
+
+        Raises:
+            StoreError: The disk refuses.
+        """
+        try:
+            if SELECTION not in self._arrays and not whole:
+                # Until now every row was an example.
+                self._arrays[SELECTION] = selection = ArrayFile(self._folder / f"{SELECTION}.npy", np.dtype(np.int64))
+                before = self._arrays["lengths"].rows
+                for start in range(0, before, _ROWS_AT_ONCE):
+                    selection.append(np.arange(start, min(before, start + _ROWS_AT_ONCE)))
+            values = {"lengths": lengths, "trained_tokens": trained, "loss_weight_sums": sums, SELECTION: rows}
+            for name, array in self._arrays.items():
+                array.append(values[name])
+        except OSError as error:
+            raise disk_error(error, self.path.parent) from None
+        self._count(lengths, trained, sums)
 
     def publish(
         self,

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from arrowtune.data.encode import Begun, UnitEncoder
+from arrowtune.data.encoder import encoder_for
 from arrowtune.data.memory import give_memory_back, one_arena
 from arrowtune.data.process import settle_in
 from arrowtune.data.render import StillLoading
@@ -29,7 +30,7 @@ Held = tuple[Unit, Begun | BaseException | None]
 
 def encoder_of(recipe: bytes) -> UnitEncoder:
     """What works by a recipe as it came through a pipe."""
-    return UnitEncoder(pickle.loads(recipe))
+    return encoder_for(pickle.loads(recipe))
 
 
 def solo(pipe: Connection, recipe: bytes) -> None:

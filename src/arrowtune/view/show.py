@@ -16,7 +16,7 @@ from arrowtune.data.sample import sample_source
 from arrowtune.ingest import jobs_of, render_spec
 from arrowtune.launch.devices import count_devices
 from arrowtune.resolve import resolve
-from arrowtune.types import Completion, Conversation, Skip
+from arrowtune.types import Item, Skip
 from arrowtune.view.preview import SKIPPED, PreviewedRow, row_text, runs_of, skip_text
 from arrowtune.view.text import many, visible
 
@@ -83,7 +83,7 @@ def preview_source(job: PrepareJob, spec: RenderSpec, rows: int) -> SourcePrevie
     return SourcePreview(job.name, sample.rows_read, used, tuple(skips))
 
 
-def _preview(renderer: Renderer, source: str, item: Conversation | Completion) -> PreviewedRow | Skip:
+def _preview(renderer: Renderer, source: str, item: Item) -> PreviewedRow | Skip:
     preview = renderer.preview(item)
     if preview.skip is not None:
         return preview.skip
@@ -94,7 +94,7 @@ def _preview(renderer: Renderer, source: str, item: Conversation | Completion) -
     )
 
 
-def _kept(renderer: Renderer, item: Conversation | Completion, text: str, tokens: int) -> str:
+def _kept(renderer: Renderer, item: Item, text: str, tokens: int) -> str:
     """The part of the render that the example holds: all of it, or what `max_length` leaves."""
     if tokens < renderer.spec.max_length:
         return text

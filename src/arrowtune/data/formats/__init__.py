@@ -7,16 +7,21 @@ from collections.abc import Iterable, Mapping
 from arrowtune.data.formats.alpaca import AlpacaFormat
 from arrowtune.data.formats.base import Format, Parsed
 from arrowtune.data.formats.messages import MessagesFormat
+from arrowtune.data.formats.pretokenized import PretokenizedFormat
 from arrowtune.data.formats.prompt_completion import PromptCompletionFormat
 from arrowtune.data.formats.sharegpt import ShareGPTFormat
 from arrowtune.errors import FormatError
 
 FORMATS: Mapping[str, Format] = {
-    form.name: form for form in (MessagesFormat(), ShareGPTFormat(), PromptCompletionFormat(), AlpacaFormat())
+    form.name: form
+    for form in (MessagesFormat(), ShareGPTFormat(), PromptCompletionFormat(), AlpacaFormat(), PretokenizedFormat())
 }
 """By name, in the order in which `detect_format` asks them."""
 
-__all__ = ["FORMATS", "Format", "Parsed", "detect_format", "get_format"]
+PRETOKENIZED = PretokenizedFormat.name
+"""The format whose rows are not rendered."""
+
+__all__ = ["FORMATS", "PRETOKENIZED", "Format", "Parsed", "detect_format", "get_format"]
 
 
 def get_format(name: str) -> Format:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from arrowtune.errors import FormatError
-from arrowtune.types import Completion, Conversation, Message, Origin, Record, Skip
+from arrowtune.types import Conversation, Item, Message, Origin, Record, Skip
 
-Parsed = Conversation | Completion | Skip
+Parsed = Item | Skip
 
 _KINDS: Mapping[type, str] = {
     dict: "an object",

@@ -14,14 +14,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from arrowtune.data.render.engine import Engine, Ids
+from arrowtune.data.render.engine import Engine
+from arrowtune.data.render.fit import check_ids, fit, joined, without_first
 from arrowtune.data.render.masks import assemble, weights_of
 from arrowtune.data.render.rows import ChatRows, CompletionRows, Job
 from arrowtune.data.render.spec import Encoded, Preview, RenderSpec
-from arrowtune.errors import RenderError
-from arrowtune.types import Completion, Conversation, Origin, Skip
-
-Item = Conversation | Completion
+from arrowtune.protocols import Tokens
+from arrowtune.types import Completion, Item, Origin, Skip, Tokenized
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,8 @@ class Renderer:
             RenderError: There is no template; it reads the clock and no date is set; or a row is longer than
                 `max_length` and `overlong` is `raise`.
         """
+        if any(isinstance(item, Tokenized) for item in items):
+            return self._as_they_are([item for item in items if isinstance(item, Tokenized)])
         return self.tokenise(self.render(items))
 
     def render(self, items: Sequence[Item]) -> Rendered:
@@ -104,50 +105,27 @@ class Renderer:
         weights, straddling = weights_of(tokens, rendered.jobs)
         counts = rendered.counts + Counter(straddling=straddling, reference_engine=tokens.referred)
         origins = [rendered.origins[row] for row in rendered.rows.tolist()]
-        return self._fit(origins, rendered.rows, tokens, weights, list(rendered.skips), counts)
+        known = Tokens(tokens.ids, weights, tokens.offsets)
+        return fit(origins, rendered.rows, known, list(rendered.skips), counts, self.spec)
+
+    def _as_they_are(self, examples: Sequence[Tokenized]) -> Encoded:
+        """Rows that are ids already; a source holds nothing else then."""
+        whole = Tokens(
+            np.concatenate([example.input_ids for example in examples]).astype(np.int32, copy=False),
+            np.concatenate([example.loss_weights for example in examples]).astype(np.float32, copy=False),
+            np.cumsum([0, *(len(example.input_ids) for example in examples)], dtype=np.int64),
+        )
+        origins = [example.origin for example in examples]
+        check_ids(whole, self.spec.id_limit, origins)
+        return fit(origins, np.arange(len(examples)), without_first(whole), [], Counter(), self.spec)
 
     def _job(self, item: Item, counts: Counter[str]) -> Job | Skip:
+        assert not isinstance(item, Tokenized)
         if isinstance(item, Completion):
             return self._completions.job(item, counts)
         if self._chat is None:
             self._chat = ChatRows(self.spec, self.engine)
         return self._chat.job(item, counts)
-
-    def _fit(
-        self,
-        origins: Sequence[Origin],
-        rows: npt.NDArray[np.int64],
-        tokens: Ids,
-        weights: npt.NDArray[np.float32],
-        skips: list[Skip],
-        counts: Counter[str],
-    ) -> Encoded:
-        """Apply `max_length`, and leave out rows without anything to train."""
-        limit, policy = self.spec.max_length, self.spec.overlong
-        lengths = np.diff(tokens.offsets)
-        over = lengths > limit
-        if policy == "raise" and over.any():
-            row = int(np.argmax(over))
-            raise RenderError(
-                f"{origins[row]} has {lengths[row]} tokens, more than data.max_length {limit}",
-                hint="raise data.max_length, or set data.overlong to truncate or drop",
-            )
-        sizes = np.minimum(lengths, limit)
-        so_far = np.concatenate([np.zeros(1, np.int64), np.cumsum(weights > 0)])
-        keep = so_far[tokens.offsets[:-1] + sizes] > so_far[tokens.offsets[:-1]]
-        if policy == "drop":
-            keep &= ~over
-        for row in np.flatnonzero(~keep).tolist():
-            reason = ("overlong" if policy == "drop" else "truncated_away") if over[row] else "no_trained_tokens"
-            skips.append(Skip(origins[row], reason, f"{lengths[row]} tokens" if over[row] else ""))
-        counts["truncated"] += int((over & keep).sum())
-        ids = tokens.ids
-        if over.any() or not keep.all():
-            place = np.arange(len(ids)) - np.repeat(tokens.offsets[:-1], lengths)
-            stays = (place < limit) & np.repeat(keep, lengths)
-            ids, weights = ids[stays], weights[stays]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[keep])])
-        return Encoded(ids, weights, offsets, rows[keep], skips, {name: count for name, count in counts.items() if count})
 
     def check_template(self) -> None:
         """Make sure that the template can be used and its trained spans proved; nothing where there is no template.
@@ -166,6 +144,8 @@ class Renderer:
 
     def preview(self, item: Item) -> Preview:
         """One row as it will be trained."""
+        if isinstance(item, Tokenized):
+            return self._preview_of_ids(item)
         job = self._job(item, Counter())
         if isinstance(job, Skip):
             return Preview("", [], [], job)
@@ -173,3 +153,13 @@ class Renderer:
         texts = self.engine.token_texts(encoded.input_ids.tolist())
         tokens = list(zip(texts, encoded.loss_weights.tolist(), strict=True))
         return Preview(job.text, job.spans, tokens, encoded.skips[0] if encoded.skips else None)
+
+    def _preview_of_ids(self, example: Tokenized) -> Preview:
+        encoded = self.encode([example])
+        pieces = self.engine.token_texts(encoded.input_ids.tolist())
+        ends = np.cumsum([0, *map(len, pieces)]).tolist()
+        weights = encoded.loss_weights.tolist()
+        spans = [(ends[k], ends[k + 1], weight) for k, weight in enumerate(weights) if weight > 0]
+        return Preview(
+            "".join(pieces), joined(spans), list(zip(pieces, weights, strict=True)), encoded.skips[0] if encoded.skips else None
+        )

@@ -35,6 +35,7 @@ class RenderSpec:
             that token, or the row is skipped.
         template_kwargs: Arguments of every render.
         date: The day that templates which read the clock are told.
+        vocabulary: Ids of pretokenized rows are below this, or below the tokenizer's size where that is larger.
         fast: The fast token engine: yes, no, or None for "where it gives the reference's ids". Not part of the identity.
     """
 
@@ -48,11 +49,12 @@ class RenderSpec:
     control_tokens_in_content: Literal["text", "allow", "skip"] = "text"
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     date: str | None = None
+    vocabulary: int = 0
     fast: bool | None = None
 
     @classmethod
-    def of(cls, files: TokenizerFiles, data: DataConfig, tokenizer: TokenizerConfig) -> RenderSpec:
-        """The specification that a run file asks for."""
+    def of(cls, files: TokenizerFiles, data: DataConfig, tokenizer: TokenizerConfig, vocabulary: int = 0) -> RenderSpec:
+        """The specification that a run file asks for; `vocabulary` is the size of the model's embedding, 0 where not known."""
         return cls(
             files=files,
             train_on=data.train_on,
@@ -64,15 +66,25 @@ class RenderSpec:
             control_tokens_in_content=data.control_tokens_in_content,
             template_kwargs=tokenizer.template_kwargs,
             date=tokenizer.date,
+            vocabulary=vocabulary,
             fast=None if tokenizer.fast else False,
         )
+
+    @property
+    def id_limit(self) -> int:
+        """Ids are below this."""
+        return max(self.vocabulary, self.files.vocab_size)
 
     def with_engine(self, fast: bool) -> RenderSpec:
         """The same with the choice of engine made, so that workers need not compare the engines again."""
         return replace(self, fast=fast)
 
+    def identity_of_ids(self) -> dict[str, str]:
+        """As `identity`, for rows that are ids already."""
+        return {"max_length": str(self.max_length), "overlong": self.overlong, "vocabulary": str(self.id_limit)}
+
     def identity(self) -> dict[str, str]:
-        """Named digests and values of all that changes ids or weights."""
+        """Named digests and values of all that changes ids or weights of rows that are rendered."""
         return {
             **self.files.digests(),
             "template_kwargs": digest_bytes(json.dumps(dict(self.template_kwargs), sort_keys=True, default=str).encode()),

@@ -3,5 +3,6 @@
 from arrowtune.data.sources.local import Source, SourceFile, resolve_source
 from arrowtune.data.sources.piece import PIECE_BYTES, Piece, RawRow
 from arrowtune.data.sources.readers import FileCut, head, parse
+from arrowtune.data.sources.table import read_table
 
-__all__ = ["PIECE_BYTES", "FileCut", "Piece", "RawRow", "Source", "SourceFile", "head", "parse", "resolve_source"]
+__all__ = ["PIECE_BYTES", "FileCut", "Piece", "RawRow", "Source", "SourceFile", "head", "parse", "read_table", "resolve_source"]

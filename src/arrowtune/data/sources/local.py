@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import glob
+import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +16,27 @@ from arrowtune.data.config import SourceConfig
 from arrowtune.errors import SourceError
 from arrowtune.fingerprint import FileState
 
-Kind = Literal["jsonl", "json", "parquet"]
+Kind = Literal["jsonl", "json", "parquet", "arrow"]
 Compression = Literal["gzip", "zstd"]
 
-_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
+TABLES: frozenset[Kind] = frozenset({"parquet", "arrow"})
+"""Kinds of files that hold columns, and are not compressed as a whole."""
+
+_KINDS: dict[str, Kind] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+}
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
-KNOWN = ".jsonl, .ndjson, .json (each also .gz or .zst) and .parquet"
+KNOWN = ".jsonl, .ndjson, .json (each also .gz or .zst), .parquet, .arrow, .ipc and .feather"
 
 # Files that tools leave beside data; they are never rows.
 _METADATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+_DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +83,56 @@ def resolve_source(config: SourceConfig, name: str) -> Source:
             f"source {name!r}: {path} is a {scheme} address, and only local files can be read", hint="download it first"
         )
     if os.path.isdir(path):
-        root, found = path, sorted(_walk(path))
+        path = _split_of(path, config.split, name)
+        root, found = path, sorted(_saved(path) or _walk(path), key=_natural)
     elif os.path.exists(path):
         root, found = os.path.dirname(path), [path]
     else:
-        found = sorted(entry for entry in glob.glob(path, recursive=True) if os.path.isfile(entry))
+        found = sorted((entry for entry in glob.glob(path, recursive=True) if os.path.isfile(entry)), key=_natural)
         root = _common_root(found)
     if not found:
         raise _nothing_at(path, name)
     files = tuple(file for entry in found if (file := _describe(entry, root, name)) is not None)
     _check_kinds(files, found, path, name)
     return Source(name, path, files)
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """Orders part-2 before part-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(path)]
+
+
+def _split_of(folder: str, split: str | None, name: str) -> str:
+    """The folder of one split of a saved `DatasetDict`; the folder itself where it is none.
+
+    Raises:
+        SourceError: It is one, and the split is not named or not there.
+    """
+    listed = os.path.join(folder, "dataset_dict.json")
+    if not os.path.isfile(listed):
+        if split is not None:
+            raise SourceError(
+                f"source {name!r}: {folder} has no splits, and split {split!r} is asked for", hint="leave out split"
+            )
+        return folder
+    try:
+        with open(listed, encoding="utf-8") as file:
+            splits = [str(entry) for entry in json.load(file)["splits"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"source {name!r}: {listed} cannot be read: {error}") from None
+    if split not in splits:
+        what = "no split is named" if split is None else f"there is no split {split!r}"
+        raise SourceError(f"source {name!r}: {what}, and {folder} holds {', '.join(splits)}", hint=f"add split: {splits[0]}")
+    return os.path.join(folder, split)
+
+
+def _saved(folder: str) -> list[str]:
+    """The files of a `Dataset` that was saved to a folder, which may hold others beside; empty where it is none."""
+    try:
+        with open(os.path.join(folder, "state.json"), encoding="utf-8") as file:
+            return [os.path.join(folder, str(entry["filename"])) for entry in json.load(file)["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -99,7 +152,7 @@ def _describe(path: str, root: str, source: str) -> SourceFile | None:
     stem, suffix = os.path.splitext(path)
     compression = _COMPRESSIONS.get(suffix.lower())
     kind = _KINDS.get(os.path.splitext(stem)[1].lower() if compression else suffix.lower())
-    if kind is None or (kind == "parquet" and compression):
+    if kind is None or (kind in TABLES and compression):
         return None
     try:
         state = FileState.of(os.path.abspath(path))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from arrowtune.data.sources.blocks import changed
-from arrowtune.data.sources.local import Kind
+from arrowtune.data.sources.local import TABLES, Kind
 from arrowtune.errors import SourceError
 from arrowtune.fingerprint import digest_bytes
 from arrowtune.types import Record
@@ -72,6 +72,11 @@ class Piece:
     last: bool
     fault: str
     size: int
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the bytes are an Arrow IPC stream."""
+        return self.kind in TABLES
 
     def load(self) -> bytes:
         """The bytes.

@@ -9,7 +9,7 @@ from itertools import chain
 from arrowtune.data.sources import array, lines, table
 from arrowtune.data.sources.blocks import Blocks
 from arrowtune.data.sources.decode import is_json
-from arrowtune.data.sources.local import Kind, SourceFile
+from arrowtune.data.sources.local import TABLES, Kind, SourceFile
 from arrowtune.data.sources.piece import Chunk, Piece, Rows
 from arrowtune.errors import SourceError
 from arrowtune.fingerprint import digest_bytes, digest_file
@@ -43,9 +43,10 @@ class FileCut:
             SourceError: The file cannot be read.
         """
         path = self._file.state.path
-        if self._file.kind == "parquet":
+        if self._file.kind in TABLES:
+            cut = table.cut_parquet if self._file.kind == "parquet" else table.cut_arrow
             if self._file.state.size:
-                yield from self._number("parquet", table.cut_table(path, self._size), None)
+                yield from self._number(self._file.kind, cut(path, self._size), None)
             return
         try:
             blocks = Blocks(self._file)
@@ -99,7 +100,7 @@ class FileCut:
 
 def head(piece: Piece, count: int) -> Piece:
     """The piece cut down to its first `count` rows."""
-    reader = {"jsonl": lines.first_rows, "json": array.first_rows, "parquet": table.first_rows}[piece.kind]
+    reader = table.first_rows if piece.is_table else {"jsonl": lines.first_rows, "json": array.first_rows}[piece.kind]
     data = reader(piece.load(), count)
     stop = piece.start + len(data)
     inline = data if piece.data is not None else None

@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 from arrowtune.data.sources.piece import Chunk, RawRow, Rows
 from arrowtune.errors import SourceError
 
+_MAGIC = b"ARROW1"
 
-def cut_table(path: str, size: int) -> Iterator[Chunk]:
+
+def cut_parquet(path: str, size: int) -> Iterator[Chunk]:
     """Slices of the rows of a Parquet file, about `size` bytes each, in order.
 
     Raises:
@@ -35,6 +37,35 @@ def cut_table(path: str, size: int) -> Iterator[Chunk]:
         raise SourceError(f"{path} cannot be read as Parquet: {reason}", hint="fetch or write the file again") from None
 
 
+def cut_arrow(path: str, size: int) -> Iterator[Chunk]:
+    """Slices of the rows of an Arrow IPC file or stream, about `size` bytes each, in order; the file is mapped.
+
+    Raises:
+        SourceError: The file is neither, or it is damaged.
+    """
+    try:
+        with pa.memory_map(path) as mapped:
+            for batch in arrow_batches(mapped):
+                each = max(1, batch.nbytes // max(1, batch.num_rows))
+                rows = max(1, size // each)
+                for start in range(0, batch.num_rows, rows):
+                    part = batch.slice(start, rows)
+                    yield Chunk(_to_ipc(part), part.num_rows)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise SourceError(f"{path} cannot be read as Arrow IPC: {reason}", hint="fetch or write the file again") from None
+
+
+def arrow_batches(mapped: Any) -> Iterator[pa.RecordBatch]:
+    """The record batches of an Arrow IPC file or stream."""
+    if mapped.size() >= len(_MAGIC) and mapped.read_at(len(_MAGIC), 0) == _MAGIC:
+        with pa.ipc.open_file(mapped) as file:
+            yield from (file.get_batch(number) for number in range(file.num_record_batches))
+    else:
+        with pa.ipc.open_stream(mapped) as stream:
+            yield from stream
+
+
 def columns_of(path: str) -> list[str]:
     """The names of the columns.
 
@@ -49,14 +80,18 @@ def columns_of(path: str) -> list[str]:
 
 def first_rows(data: bytes, count: int) -> bytes:
     """An IPC stream of the first `count` rows."""
+    return _to_ipc(read_table(data).slice(0, count))
+
+
+def read_table(data: bytes) -> pa.RecordBatch:
+    """A slice, as columns."""
     with pa.ipc.open_stream(data) as reader:
-        return _to_ipc(reader.read_next_batch().slice(0, count))
+        return reader.read_next_batch()
 
 
 def parse_table(data: bytes) -> Rows:
     """The rows of a slice, fields that are null left out."""
-    with pa.ipc.open_stream(data) as reader:
-        batch = reader.read_next_batch()
+    batch = read_table(data)
     for row, record in enumerate(batch.to_pylist(maps_as_pydicts="lossy")):
         yield RawRow(row, 0, _without_nulls(record))
 

@@ -1,4 +1,4 @@
-"""How many positions a model has, from its configuration alone."""
+"""How many positions and tokens a model has, from its configuration alone."""
 
 from __future__ import annotations
 
@@ -31,6 +31,17 @@ def read_config(model: ModelConfig) -> Mapping[str, Any] | None:
     return {**found, **model.config} if isinstance(found, dict) else None
 
 
+def vocabulary_of(config: Mapping[str, Any] | None) -> int:
+    """Rows of the model's embedding; 0 where that is not known."""
+    size = _text_part(config).get("vocab_size")
+    return size if isinstance(size, int) else 0
+
+
+def _text_part(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    found = (config or {}).get("text_config") or config or {}
+    return found if isinstance(found, Mapping) else {}
+
+
 def check_length(config: Mapping[str, Any] | None, longest: int) -> str:
     """Whether examples of `longest` tokens are longer than the model has positions for.
 
@@ -44,7 +55,7 @@ def check_length(config: Mapping[str, Any] | None, longest: int) -> str:
     Raises:
         ConfigError: They are, and the model cannot compute the others.
     """
-    text = (config or {}).get("text_config") or config or {}
+    text = _text_part(config)
     count = next((text[name] for name in _NAMES if isinstance(text.get(name), int)), None)
     if count is None or longest <= count:
         return ""

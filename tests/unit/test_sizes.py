@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from arrowtune.backends.config import ModelConfig
-from arrowtune.backends.positions import check_length, read_config
+from arrowtune.backends.sizes import check_length, read_config
 from arrowtune.errors import ConfigError
 
 
