@@ -105,26 +105,26 @@ class Store:
         return self._read(wanted)
 
     def _read(self, wanted: npt.NDArray[np.int64]) -> Tokens:
+        lengths = self.lengths[wanted]
         offsets = np.zeros(len(wanted) + 1, np.int64)
-        np.cumsum(self.lengths[wanted], out=offsets[1:])
-        ids = np.empty(int(offsets[-1]), np.int32)
-        weights = np.empty(int(offsets[-1]), np.float32)
+        np.cumsum(lengths, out=offsets[1:])
         places = wanted if self._selected is None else self._selected[wanted]
         files = np.searchsorted(self._firsts, places, "right") - 1
+        ids: list[npt.NDArray[Any]] = [_NOTHING] * len(wanted)
+        weights: list[npt.NDArray[Any]] = [_NOTHING] * len(wanted)
         for number in np.unique(files).tolist():
             mine = np.flatnonzero(files == number)
             file = self._file(number)
-            id_spans, weight_spans = file.spans(places[mine] - self._firsts[number])
-            bounds = np.stack([offsets[mine], offsets[mine + 1]], axis=1).tolist()
-            _gather(ids, bounds, file.ids.values, id_spans)
-            if file.weights is None or weight_spans is None:
-                for start, stop in bounds:
-                    weights[start:stop] = 1
+            id_starts, weight_starts = file.starts(places[mine] - self._firsts[number])
+            _views(ids, mine, file.ids.values, id_starts, lengths[mine])
+            if file.weights is not None and weight_starts is not None:
+                _views(weights, mine, file.weights.values, weight_starts, lengths[mine])
             else:
-                _gather(weights, bounds, file.weights.values, weight_spans)
+                _views(weights, mine, np.broadcast_to(_ONE, int(lengths.max())), np.zeros(len(mine), np.int64), lengths[mine])
+        found = Tokens(_together(ids, np.dtype(np.int32), offsets), _together(weights, np.dtype(np.float32), offsets), offsets)
         if self.linked:
-            weights[offsets[:-1]] = 0  # A store's own weights were written so.
-        return Tokens(ids, weights, offsets)
+            found.loss_weights[offsets[:-1]] = 0  # A store's own weights were written so.
+        return found
 
     @property
     def linked(self) -> bool:
@@ -195,10 +195,27 @@ def parts_of(path: Path, manifest: Mapping[str, Any]) -> list[Part]:
     return [Part(path / one["name"], one["rows"], "input_ids", "loss_weights", one["digest"]) for one in data]
 
 
-def _gather(out: npt.NDArray[Any], bounds: list[list[int]], values: npt.NDArray[Any], spans: npt.NDArray[np.int64]) -> None:
-    """Copy rows; a row may be longer than the place for it, where it is cut to `max_length`."""
-    for (start, stop), first in zip(bounds, spans[:, 0].tolist(), strict=True):
-        out[start:stop] = values[first : first + stop - start]
+_NOTHING: npt.NDArray[Any] = np.zeros(0, np.int32)
+_ONE: npt.NDArray[Any] = np.ones(1, np.uint8)
+
+
+def _views(
+    out: list[npt.NDArray[Any]],
+    rows: npt.NDArray[np.int64],
+    values: npt.NDArray[Any],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int32],
+) -> None:
+    """Where rows lie; a row may be longer than is asked for, where it is cut to `max_length`."""
+    for row, start, stop in zip(rows.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True):
+        out[row] = values[start:stop]
+
+
+def _together(views: list[npt.NDArray[Any]], dtype: np.dtype[Any], offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    out = np.empty(int(offsets[-1]), dtype)
+    if views:
+        np.concatenate(views, out=out, casting="unsafe")
+    return out
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -39,11 +39,9 @@ class Column:
     value_places: Ints
     end_places: Ints
 
-    def spans(self, batch: Ints, within: Ints) -> Ints:
-        """int64[n, 2]: start and stop in `values` of rows, given by their batch and their row within it."""
-        place = self.end_places[batch] + within
-        found = np.stack([self.ends[place], self.ends[place + 1]], axis=1).astype(np.int64)
-        return found + self.value_places[batch][:, None]
+    def starts(self, batch: Ints, within: Ints) -> Ints:
+        """int64[n]: where in `values` rows begin, given by their batch and their row within it."""
+        return np.asarray(self.ends[self.end_places[batch] + within] + self.value_places[batch], np.int64)
 
 
 class MappedFile:
@@ -72,10 +70,10 @@ class MappedFile:
         self.ids = _column(self.batches, ids, buffer)
         self.weights = _column(self.batches, weights, buffer) if weights else None
 
-    def spans(self, rows: Ints) -> tuple[Ints, Ints | None]:
-        """Start and stop of each row in the ids' values and in the weights', int64[n, 2] each."""
+    def starts(self, rows: Ints) -> tuple[Ints, Ints | None]:
+        """Where each row begins in the ids' values and in the weights', int64[n] each."""
         batch, within = self._find(rows)
-        return self.ids.spans(batch, within), None if self.weights is None else self.weights.spans(batch, within)
+        return self.ids.starts(batch, within), None if self.weights is None else self.weights.starts(batch, within)
 
     def value(self, column: str, row: int) -> Any:
         """One value of a column that is no list."""

@@ -17,6 +17,7 @@ from arrowtune.data.sources.piece import Chunk, RawRow, Rows
 from arrowtune.errors import SourceError
 
 _MAGIC = b"ARROW1"
+_ROWS_AT_ONCE = 64
 
 
 def cut_parquet(path: str, size: int) -> Iterator[Chunk]:
@@ -90,10 +91,12 @@ def read_table(data: bytes) -> pa.RecordBatch:
 
 
 def parse_table(data: bytes) -> Rows:
-    """The rows of a slice, fields that are null left out."""
+    """The rows of a slice, fields that are null left out. Made some at a time, for those who look at the first only."""
     batch = read_table(data)
-    for row, record in enumerate(batch.to_pylist(maps_as_pydicts="lossy")):
-        yield RawRow(row, 0, _without_nulls(record))
+    for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        part = batch.slice(start, _ROWS_AT_ONCE)
+        for row, record in enumerate(part.to_pylist(maps_as_pydicts="lossy"), start):
+            yield RawRow(row, 0, _without_nulls(record))
 
 
 def _without_nulls(value: Any) -> Any:
