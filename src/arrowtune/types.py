@@ -79,6 +79,14 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
+class Document:
+    """A text that is trained from its first token to the end of text; a long one becomes several examples."""
+
+    text: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
 class Skip:
     """A row that was not used. Counted by reason in the manifest and shown; never a bare None.
 
@@ -124,7 +132,7 @@ class Tokenized:
     origin: Origin
 
 
-Item: TypeAlias = Conversation | Completion | Tokenized
+Item: TypeAlias = Conversation | Completion | Document | Tokenized
 """What a raw row holds: something to render, or ids already."""
 
 

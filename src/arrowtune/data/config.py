@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from arrowtune.section import Section
 
-FormatName = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "pretokenized"]
+FormatName = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "pretokenized"]
 
 
 class SourceConfig(Section):
@@ -82,7 +82,7 @@ class DataConfig(Section):
     control_tokens_in_content: Literal["text", "allow", "skip"] = "text"
     """What becomes of content that spells a control token: it stays text, it is encoded as that token, or the row is skipped."""
     overlong: Literal["truncate", "drop", "raise"] = "truncate"
-    """What becomes of a row longer than `max_length`."""
+    """What becomes of a row longer than `max_length`; `truncate` splits documents (`format: text`), so that no token is lost."""
     trailing: Literal["trim", "skip"] = "trim"
     """What becomes of messages after the last assistant turn: trimmed, or the row is skipped."""
     max_bad_rows: Annotated[float, Field(ge=0, le=1)] = 0.01

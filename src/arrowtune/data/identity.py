@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from arrowtune.data.config import SourceConfig
-from arrowtune.data.formats import PRETOKENIZED, detect_format
+from arrowtune.data.formats import detect_format
 from arrowtune.data.judge import too_many_bad_rows
 from arrowtune.data.prepared import PrepareJob
 from arrowtune.data.render import RenderSpec
@@ -62,7 +62,7 @@ def recipe_parts(config: SourceConfig, form: str, spec: RenderSpec) -> dict[str,
         "columns": digest_json(config.reading()),
         "limit": "" if config.limit is None else str(config.limit),
         "store_version": str(STORE_VERSION),
-        **(spec.identity_of_ids() if form == PRETOKENIZED else spec.identity()),
+        **spec.identity_of(form),
     }
 
 

@@ -23,6 +23,7 @@ REASONS: Mapping[str, str] = {
 
 COUNTS: Mapping[str, tuple[str, str]] = {
     "truncated": ("row", "cut to max_length"),
+    "split": ("document", "split into pieces of at most max_length"),
     "trimmed": ("row", "with messages after the last assistant turn, left out"),
     "rows_with_control_text": ("row", "with control tokens spelled in their content"),
     "reasoning_ignored": ("row", "with reasoning that the template does not write"),

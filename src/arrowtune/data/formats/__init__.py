@@ -10,11 +10,12 @@ from arrowtune.data.formats.messages import MessagesFormat
 from arrowtune.data.formats.pretokenized import PretokenizedFormat
 from arrowtune.data.formats.prompt_completion import PromptCompletionFormat
 from arrowtune.data.formats.sharegpt import ShareGPTFormat
+from arrowtune.data.formats.text import TextFormat
 from arrowtune.errors import FormatError
 
 FORMATS: Mapping[str, Format] = {
     form.name: form
-    for form in (MessagesFormat(), ShareGPTFormat(), PromptCompletionFormat(), AlpacaFormat(), PretokenizedFormat())
+    for form in (MessagesFormat(), ShareGPTFormat(), PromptCompletionFormat(), AlpacaFormat(), PretokenizedFormat(), TextFormat())
 }
 """By name, in the order in which `detect_format` asks them."""
 

@@ -62,6 +62,20 @@ def fit(
     return Encoded(ids, weights, offsets, rows[keep], skips, {name: count for name, count in counts.items() if count})
 
 
+def split(tokens: Tokens, limit: int) -> tuple[Tokens, npt.NDArray[np.int64]]:
+    """Cut examples that are too long into as few pieces as hold them, of about the same size: no token is lost or doubled.
+
+    Returns:
+        The pieces, and int64[pieces], the example that each is of.
+    """
+    lengths = np.diff(tokens.offsets)
+    counts = np.maximum(1, -(-lengths // limit))
+    example = np.repeat(np.arange(len(lengths)), counts)
+    within = np.arange(len(example)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = tokens.offsets[:-1][example] + within * lengths[example] // counts[example]
+    return Tokens(tokens.input_ids, tokens.loss_weights, np.append(starts, tokens.offsets[-1])), example
+
+
 def without_first(tokens: Tokens) -> Tokens:
     """The weight of an example's first token is 0: nothing predicts it."""
     starts = tokens.offsets[:-1][np.diff(tokens.offsets) > 0]

@@ -14,13 +14,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from arrowtune.data.render.documents import DocumentRows
 from arrowtune.data.render.engine import Engine
-from arrowtune.data.render.fit import check_ids, fit, joined, without_first
+from arrowtune.data.render.fit import check_ids, fit, joined, split, without_first
 from arrowtune.data.render.masks import assemble, weights_of
 from arrowtune.data.render.rows import ChatRows, CompletionRows, Job
 from arrowtune.data.render.spec import Encoded, Preview, RenderSpec
 from arrowtune.protocols import Tokens
-from arrowtune.types import Completion, Item, Origin, Skip, Tokenized
+from arrowtune.types import Completion, Document, Item, Origin, Skip, Tokenized
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Rendered:
         jobs: The rows ready for the engine.
         skips: The others.
         counts: What rendering met.
+        documents: Whether the rows are documents, of which long ones are split.
     """
 
     origins: Sequence[Origin]
@@ -40,6 +42,7 @@ class Rendered:
     jobs: Sequence[Job]
     skips: list[Skip]
     counts: Counter[str]
+    documents: bool = False
 
     def __len__(self) -> int:
         return len(self.origins)
@@ -64,6 +67,10 @@ class Renderer:
     @cached_property
     def _completions(self) -> CompletionRows:
         return CompletionRows(self.spec, self.engine)
+
+    @cached_property
+    def _documents(self) -> DocumentRows:
+        return DocumentRows(self.spec, self.engine)
 
     def encode(self, items: Sequence[Item]) -> Encoded:
         """Encode a batch of rows.
@@ -93,7 +100,8 @@ class Renderer:
             else:
                 jobs.append(job)
                 rows.append(index)
-        return Rendered([item.origin for item in items], np.array(rows, np.int64), jobs, skips, counts)
+        documents = any(isinstance(item, Document) for item in items)
+        return Rendered([item.origin for item in items], np.array(rows, np.int64), jobs, skips, counts, documents)
 
     def tokenise(self, rendered: Rendered) -> Encoded:
         """The second half of `encode`: ids and weights.
@@ -105,8 +113,12 @@ class Renderer:
         weights, straddling = weights_of(tokens, rendered.jobs)
         counts = rendered.counts + Counter(straddling=straddling, reference_engine=tokens.referred)
         origins = [rendered.origins[row] for row in rendered.rows.tolist()]
-        known = Tokens(tokens.ids, weights, tokens.offsets)
-        return fit(origins, rendered.rows, known, list(rendered.skips), counts, self.spec)
+        known, rows = Tokens(tokens.ids, weights, tokens.offsets), rendered.rows
+        if rendered.documents and self.spec.overlong == "truncate":
+            known, pieces = split(known, self.spec.max_length)
+            counts["split"] += int((np.bincount(pieces) > 1).sum()) if len(pieces) else 0
+            origins, rows = [origins[row] for row in pieces.tolist()], rows[pieces]
+        return fit(origins, rows, without_first(known), list(rendered.skips), counts, self.spec)
 
     def _as_they_are(self, examples: Sequence[Tokenized]) -> Encoded:
         """Rows that are ids already; a source holds nothing else then."""
@@ -121,6 +133,8 @@ class Renderer:
 
     def _job(self, item: Item, counts: Counter[str]) -> Job | Skip:
         assert not isinstance(item, Tokenized)
+        if isinstance(item, Document):
+            return self._documents.job(item, counts)
         if isinstance(item, Completion):
             return self._completions.job(item, counts)
         if self._chat is None:

@@ -245,15 +245,24 @@ class ChatRows:
             )
 
 
+def own_beginning(engine: Engine) -> tuple[Piece, ...]:
+    """The tokens that the tokenizer puts before a text."""
+    return tuple(Piece("", (token,), (0,)) for token in engine.prefix())
+
+
+def end_of_text(spec: RenderSpec, engine: Engine) -> tuple[Piece, ...]:
+    """The token that ends a text; nothing where the tokenizer has none."""
+    eos = spec.files.special_tokens.get("eos_token")
+    token = None if eos is None else engine.token_id(eos)
+    return () if eos is None or token is None else (Piece(eos, (token,), (0,)),)
+
+
 class CompletionRows:
     """Prompts and completions: two pieces as at inference, the prompt with the tokenizer's own beginning, and the end of text."""
 
     def __init__(self, spec: RenderSpec, engine: Engine) -> None:
         self._everything = spec.train_on == "everything"
-        self._prefix = tuple(Piece("", (token,), (0,)) for token in engine.prefix())
-        eos = spec.files.special_tokens.get("eos_token")
-        token = None if eos is None else engine.token_id(eos)
-        self._suffix = () if eos is None or token is None else (Piece(eos, (token,), (0,)),)
+        self._prefix, self._suffix = own_beginning(engine), end_of_text(spec, engine)
         self._special = literals(token.text for token in spec.files.added if token.special)
         self._skips = spec.control_tokens_in_content == "skip"
 

@@ -15,6 +15,8 @@ from arrowtune.data.tokenizer import TokenizerFiles
 from arrowtune.fingerprint import digest_bytes
 from arrowtune.types import Skip
 
+_OF_DOCUMENTS = ("tokenizer", "special_tokens", "max_length", "overlong", "control_tokens_in_content", "render_version")
+
 RENDER_VERSION = "2"
 """Raised whenever the same row would give other ids or weights than before."""
 
@@ -79,9 +81,12 @@ class RenderSpec:
         """The same with the choice of engine made, so that workers need not compare the engines again."""
         return replace(self, fast=fast)
 
-    def identity_of_ids(self) -> dict[str, str]:
-        """As `identity`, for rows that are ids already."""
-        return {"max_length": str(self.max_length), "overlong": self.overlong, "vocabulary": str(self.id_limit)}
+    def identity_of(self, form: str) -> dict[str, str]:
+        """As `identity`, of what matters to rows of a format: ids depend on no tokenizer, and documents on no chat template."""
+        if form == "pretokenized":
+            return {"max_length": str(self.max_length), "overlong": self.overlong, "vocabulary": str(self.id_limit)}
+        parts = self.identity()
+        return {name: parts[name] for name in _OF_DOCUMENTS} if form == "text" else parts
 
     def identity(self) -> dict[str, str]:
         """Named digests and values of all that changes ids or weights of rows that are rendered."""
