@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from arrowtune.backends.sizes import check_length, read_config
 from arrowtune.data.prepare import PrepareJob, find_stores
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.sample import Estimate, estimate_source
 from arrowtune.data.store import Store
 from arrowtune.errors import EmptyDataset
-from arrowtune.ingest import jobs_of, render_spec
+from arrowtune.ingest import given, jobs_of, render_spec
 from arrowtune.plan.report import PlanReport, report
+from arrowtune.plan.selection import select
 from arrowtune.protocols import Examples
 from arrowtune.resolve import Resolved
 from arrowtune.settle import build_plan, with_plan
@@ -64,8 +67,9 @@ def check_run(run: Resolved) -> CheckReport:
     for job, path in zip(jobs, found, strict=True):
         measured: Examples
         measured, about = _from_store(job, path) if path is not None else _from_first_rows(job, spec)
-        examples.append(measured)
-        sources.append({"name": job.name, "role": job.role, **about, **_counted(measured)})
+        used = given(measured, job.config) if isinstance(measured, Store) else _given_of(measured, job)
+        examples.append(used)
+        sources.append({"name": job.name, "role": job.role, **about, **_counted(used)})
     plan = build_plan(run, [source for source, job in zip(examples, jobs, strict=True) if job.role == "train"])
     numbers = report(plan, run["launch.devices_per_node"])
     estimated = any(source["estimated"] for source in sources)
@@ -90,6 +94,13 @@ def _from_first_rows(job: PrepareJob, spec: RenderSpec) -> tuple[Estimate, dict[
         )
     counts = {"rows_read": estimate.rows_read, "skipped": estimate.skipped}
     return estimate, {"path": None, "estimated": not estimate.exact, **counts}
+
+
+def _given_of(estimate: Estimate, job: PrepareJob) -> Examples:
+    """As `given`, of what is expected of a source: rows that are skipped are taken to lie evenly."""
+    start, stop = job.config.rows.bounds(len(estimate))
+    within = None if job.config.rows.whole else np.arange(min(start, stop - 1), stop, dtype=np.int64)
+    return select(estimate, job.config.sample, job.config.repeat, within)
 
 
 def _counted(source: Examples) -> dict[str, Any]:

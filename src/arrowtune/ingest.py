@@ -7,14 +7,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from arrowtune.backends.sizes import read_config, vocabulary_of
 from arrowtune.config import SFTConfig
+from arrowtune.data.config import SourceConfig
 from arrowtune.data.prepare import PreparedStore, PrepareJob, prepare_sources
 from arrowtune.data.progress import Progress
 from arrowtune.data.render import RenderSpec
+from arrowtune.data.store import Store
 from arrowtune.data.tokenizer import TokenizerFiles, load_tokenizer
+from arrowtune.errors import EmptyDataset
+from arrowtune.plan.selection import select
+from arrowtune.protocols import Examples
 from arrowtune.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
@@ -47,6 +54,31 @@ class Ingested:
     def of_role(self, role: str) -> list[PreparedStore]:
         """The stores of one role, `train` or `eval`."""
         return [store for store in self.stores if store.role == role]
+
+
+def examples_of(config: SFTConfig, data: Ingested, role: Literal["train", "eval"]) -> list[Examples]:
+    """What the sources of a role give to the run, in the order of the run file."""
+    sources = config.data.train if role == "train" else config.data.eval
+    return [given(Store(store.path, name=store.name), source) for store, source in zip(data.of_role(role), sources, strict=True)]
+
+
+def given(store: Store, source: SourceConfig) -> Examples:
+    """What a source gives to a run of all examples of its store: the rows of its `split`, a sample of them, repeated.
+
+    Raises:
+        EmptyDataset: Nothing is left.
+    """
+    within = None
+    if not source.rows.whole:
+        raw = store.raw_rows()
+        start, stop = np.searchsorted(raw, source.rows.bounds(store.manifest["rows_read"])).tolist()
+        within = np.arange(start, stop, dtype=np.int64)
+        if start >= stop:
+            raise EmptyDataset(
+                f"source {store.name!r}: no example comes of the rows {source.split} of {store.manifest['rows_read']}",
+                hint="name other rows with split",
+            )
+    return select(store, source.sample, source.repeat, within)
 
 
 def render_spec(run: Resolved) -> RenderSpec:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from arrowtune.backends import open_backend
 from arrowtune.config import SFTConfig
-from arrowtune.data.store import Store
 from arrowtune.errors import ArrowtuneError
-from arrowtune.ingest import Ingested
+from arrowtune.ingest import Ingested, examples_of
 from arrowtune.plan import EvalPlan
 from arrowtune.protocols import Backend
 from arrowtune.resolve import Resolved
@@ -40,7 +39,8 @@ def restored_model(config: SFTConfig, path: Path) -> Iterator[tuple[Backend, Che
 def eval_plans(run: Resolved, data: Ingested, backend: Backend) -> list[EvalPlan]:
     """The evaluation sets, in the order of the run file."""
     packing = "none" if backend.why_not_packed else run.config.batch.packing
-    return [EvalPlan(Store(store.path, name=store.name), run["batch.micro_tokens"], packing) for store in data.of_role("eval")]
+    sets = examples_of(run.config, data, "eval")
+    return [EvalPlan(examples, run["batch.micro_tokens"], packing) for examples in sets]
 
 
 def export_model(backend: Backend, out: Path, dtype: str, data: Ingested, *, step: int) -> list[str]:

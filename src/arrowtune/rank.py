@@ -11,7 +11,6 @@ from typing import Any
 
 from arrowtune.backends.sizes import check_length
 from arrowtune.config import SFTConfig
-from arrowtune.data.store import Store
 from arrowtune.errors import CheckpointError, ConfigError
 from arrowtune.ingest import Ingested, private_stores
 from arrowtune.launch.wait import lead_and_follow
@@ -153,7 +152,7 @@ def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack
     backend = open_model(config)
     stack.callback(backend.close)
     longer = check_length(backend.model_config, config.data.max_length)
-    stores = train_stores(data)
+    stores = train_stores(config, data)
     plan = build_plan(run, stores, packs=not backend.why_not_packed)
     run = with_plan(run, plan, why_not=backend.why_not_packed)
     checkpoints = Checkpoints(folder.checkpoints, keep=config.checkpoint.keep, ranks=backend)
@@ -189,7 +188,7 @@ def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack
     )
 
 
-def _loop(config: SFTConfig, plan: Plan, stores: Sequence[Store], backend: Backend) -> Loop:
+def _loop(config: SFTConfig, plan: Plan, stores: Sequence[Any], backend: Backend) -> Loop:
     return Loop(
         backend,
         Schedule.build(config.schedule, peak=config.optimizer.lr, total_steps=plan.steps),
@@ -269,7 +268,7 @@ def _opening(
         yield "warning", {"message": message}
 
 
-def _rows(plan: Plan, stores: Sequence[Store], step: int) -> str:
+def _rows(plan: Plan, stores: Sequence[Any], step: int) -> str:
     """Where the first examples of a 0-based step come from."""
     refs = plan.refs(step)
     pairs = list(zip(refs.stores.tolist(), refs.rows.tolist(), strict=True))

@@ -8,9 +8,8 @@ from typing import Any
 
 from arrowtune.backends.sizes import check_length, read_config
 from arrowtune.config import SFTConfig
-from arrowtune.data.store import Store
 from arrowtune.errors import CheckpointError
-from arrowtune.ingest import Ingested, ingest
+from arrowtune.ingest import Ingested, examples_of, ingest
 from arrowtune.launch.devices import count_devices
 from arrowtune.plan import Plan
 from arrowtune.protocols import Examples
@@ -73,9 +72,9 @@ def with_plan(run: Resolved, plan: Plan, *, why_not: str = "") -> Resolved:
     return run.with_derived(train__steps=steps, schedule__warmup=warmup, batch__packing=packing)
 
 
-def train_stores(data: Ingested) -> list[Store]:
-    """The training stores, in the order of the run file."""
-    return [Store(store.path, name=store.name) for store in data.of_role("train")]
+def train_stores(config: SFTConfig, data: Ingested) -> list[Examples]:
+    """What the training sources give to the run, in the order of the run file."""
+    return examples_of(config, data, "train")
 
 
 def last_step(config: SFTConfig, plan: Plan) -> int:
@@ -89,7 +88,7 @@ def ending_of(config: SFTConfig, data: Ingested, plan: Plan) -> Ending:
         folder=config.run_dir,
         plan=plan.fingerprint,
         steps=plan.steps,
-        eval_sets={store.name: store.identity for store in data.of_role("eval")},
+        eval_sets={found.name: found.identity for found in examples_of(config, data, "eval")},
         eval=config.eval,
         checkpoint=config.checkpoint,
         export=config.export,
@@ -104,7 +103,7 @@ def finished_already(inputs: Inputs) -> tuple[Progress, int] | None:
     config = inputs.run.config
     if config.checkpoint.resume != "auto" or not has_ended(config.run_dir):
         return None
-    plan = build_plan(inputs.run, train_stores(inputs.data))
+    plan = build_plan(inputs.run, train_stores(config, inputs.data))
     done = ending_of(config, inputs.data, plan).finished(last_step(config, plan), _newest_step(RunFolder(config.run_dir)))
     return None if done is None else (done, plan.steps)
 

@@ -195,3 +195,15 @@ def test_unknown_columns_and_formats_list_what_there_is() -> None:
 def test_every_reason_is_a_sentence() -> None:
     assert all(explain(reason) == sentence and " " in sentence for reason, sentence in REASONS.items())
     assert explain("of_another_version") == "of_another_version"
+
+
+def test_a_column_that_is_null_is_not_read() -> None:
+    record = {
+        "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+        "tools": [{"name": "f"}],
+        "system": "s",
+    }
+    read = get_format("messages").parse(record, ORIGIN, {})
+    without = get_format("messages").parse(record, ORIGIN, {"tools": None, "system": None})
+    assert (read.tools, len(read.messages)) == ([{"name": "f"}], 3)
+    assert (without.tools, len(without.messages)) == (None, 2)

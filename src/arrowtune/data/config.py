@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from arrowtune.data.slices import Split
 from arrowtune.section import Section
 
 FormatName = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "pretokenized"]
@@ -21,17 +22,36 @@ class SourceConfig(Section):
     format: FormatName = "auto"
     """The shape of the rows; `auto` looks at the columns of the first rows."""
     split: str | None = None
-    """The split of a saved `DatasetDict`."""
+    """The split of a saved `DatasetDict`, and which of its rows: `train`, `train[:1000]`, `train[10%:20%]`, or `[:1000]` of any
+    source. All rows are prepared, once for all slices; `limit` reads less."""
     weight: Annotated[float, Field(gt=0)] | None = None
     """Share of the training examples. Either every train source has one or none has."""
     limit: Annotated[int, Field(gt=0)] | None = None
     """Read at most this many rows, in source order."""
-    columns: dict[str, str] = Field(default_factory=dict)
-    """Names of the columns that the format reads, where they differ: `{messages: conversation, tools: functions}`."""
+    sample: Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Use only so many of the source's examples, or this share of them: always the same ones for the same content. Nothing is
+    prepared anew."""
+    repeat: Annotated[int, Field(ge=1)] = 1
+    """How often each example is there in an epoch. Nothing is prepared anew."""
+    columns: dict[str, str | None] = Field(default_factory=dict)
+    """Names of the columns that the format reads, where they differ: `{messages: conversation, tools: functions}`; null for a
+    column that shall not be read: `{tools: null}`."""
     mask: Literal["loss_mask", "labels", "all"] | None = None
     """Of pretokenized rows: the mask is a column of 0 and 1, of labels in which -100 is context, or every token is trained."""
 
-    def reading(self) -> dict[str, str]:
+    @field_validator("split")
+    @classmethod
+    def _is_a_split(cls, value: str | None) -> str | None:
+        if value is not None:
+            Split.parse(value)
+        return value
+
+    @property
+    def rows(self) -> Split:
+        """The split and the rows that are asked for."""
+        return Split("", "", "") if self.split is None else Split.parse(self.split)
+
+    def reading(self) -> dict[str, str | None]:
         """What a format needs to know of its source: names of columns, and under `mask` where the mask is."""
         return {**self.columns, **({"mask": self.mask} if self.mask else {})}
 

@@ -37,7 +37,7 @@ class Recipe:
 
     spec: RenderSpec
     format: str
-    columns: Mapping[str, str]
+    columns: Mapping[str, str | None]
     folder: Path
 
 

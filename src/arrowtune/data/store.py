@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowtune.data.shelf import TOUCH_SECONDS, touch
-from arrowtune.data.store_batch import Places
+from arrowtune.data.store_batch import Places, to_numpy
 from arrowtune.data.store_format import ARRAYS, HISTORY, MANIFEST, SELECTION, STORE_VERSION
 from arrowtune.data.store_mapped import MappedFile, NotFlat
 from arrowtune.data.store_writer import Writer
@@ -125,6 +125,18 @@ class Store:
         if self.linked:
             found.loss_weights[offsets[:-1]] = 0  # A store's own weights were written so.
         return found
+
+    def raw_rows(self) -> npt.NDArray[np.int64]:
+        """int64[n]: which of all raw rows of the source each example comes from, ascending."""
+        if self.linked:
+            return np.arange(len(self), dtype=np.int64) if self._selected is None else self._selected
+        firsts = np.cumsum([0, *(source["rows_read"] for source in self.manifest["sources"])], dtype=np.int64)
+        found = [
+            firsts[to_numpy(batch["file"])] + to_numpy(batch["row"])
+            for number in range(len(self._parts))
+            for batch in self._file(number).batches
+        ]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
 
     @property
     def linked(self) -> bool:

@@ -36,7 +36,7 @@ def get_format(name: str) -> Format:
     return FORMATS[name]
 
 
-def detect_format(columns: Iterable[str], names: Mapping[str, str], origin: object) -> str:
+def detect_format(columns: Iterable[str], names: Mapping[str, str | None], origin: object) -> str:
     """The format of rows with these columns.
 
     Args:
@@ -47,7 +47,7 @@ def detect_format(columns: Iterable[str], names: Mapping[str, str], origin: obje
     Raises:
         FormatError: No format reads such rows; lists the columns and the formats.
     """
-    own = {theirs: ours for ours, theirs in names.items()}
+    own = {theirs: ours for ours, theirs in names.items() if theirs is not None}
     found = sorted(columns)
     seen = frozenset(own.get(name, name) for name in found)
     for form in FORMATS.values():

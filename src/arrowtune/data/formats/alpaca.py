@@ -20,17 +20,17 @@ class AlpacaFormat:
         """Rows with `instruction` and `output`."""
         return {"instruction", "output"} <= columns
 
-    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str]) -> Parsed:
+    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str | None]) -> Parsed:
         """Read a row; see `base.Format.parse`."""
         instruction, given, output = (base.text(record, columns, name, origin) for name in ("instruction", "input", "output"))
-        if columns.get("output", "output") not in record:
-            raise bad(origin, columns.get("output", "output"), "is missing")
+        if (columns.get("output") or "output") not in record:
+            raise bad(origin, (columns.get("output") or "output"), "is missing")
         if not output:
             return Skip(origin, "empty", "the output is empty")
         asked = "\n".join(part for part in (instruction, given) if part)
         if not asked:
             return Skip(origin, "empty", "instruction and input are empty")
-        turns = [*_history(base.column(record, columns, "history"), columns.get("history", "history"), origin)]
+        turns = [*_history(base.column(record, columns, "history"), (columns.get("history") or "history"), origin)]
         turns += [Message("user", asked), Message("assistant", output)]
         return base.conversation(turns, origin, base.text(record, columns, "system", origin))
 

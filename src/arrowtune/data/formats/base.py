@@ -40,7 +40,7 @@ class Format(Protocol):
         """Whether rows with these columns are of this shape."""
         ...
 
-    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str]) -> Parsed:
+    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str | None]) -> Parsed:
         """Read a row.
 
         Args:
@@ -67,12 +67,13 @@ def kind(value: Any) -> str:
     return _KINDS.get(type(value), f"a {type(value).__name__}")
 
 
-def column(record: Record, columns: Mapping[str, str], name: str) -> Any:
+def column(record: Record, columns: Mapping[str, str | None], name: str) -> Any:
     """The value of a column under the name that the source gives it; None where it is absent."""
-    return record.get(columns.get(name, name))
+    field = columns.get(name, name)
+    return None if field is None else record.get(field)
 
 
-def text(record: Record, columns: Mapping[str, str], name: str, origin: Origin) -> str | None:
+def text(record: Record, columns: Mapping[str, str | None], name: str, origin: Origin) -> str | None:
     """A column that is a string, null or absent.
 
     Raises:
@@ -81,7 +82,7 @@ def text(record: Record, columns: Mapping[str, str], name: str, origin: Origin) 
     value = column(record, columns, name)
     if value is None or isinstance(value, str):
         return value
-    raise bad(origin, columns.get(name, name), f"must be a string, not {kind(value)}")
+    raise bad(origin, columns.get(name) or name, f"must be a string, not {kind(value)}")
 
 
 def listing(value: Any, field: str, origin: Origin) -> list[Any]:
@@ -111,14 +112,13 @@ def from_json(value: str, field: str, origin: Origin) -> Any:
         raise bad(origin, field, "is a string that is not JSON") from None
 
 
-def tools(record: Record, columns: Mapping[str, str], origin: Origin) -> Sequence[Any] | None:
+def tools(record: Record, columns: Mapping[str, str | None], origin: Origin) -> Sequence[Any] | None:
     """The `tools` column: a list, a JSON string of one, or nothing; an empty list is nothing.
 
     Raises:
         FormatError: It is anything else, or an entry is not an object.
     """
-    field = columns.get("tools", "tools")
-    value = record.get(field)
+    field, value = columns.get("tools") or "tools", column(record, columns, "tools")
     if value is None or value == "":
         return None
     found = listing(value, field, origin)
@@ -128,14 +128,14 @@ def tools(record: Record, columns: Mapping[str, str], origin: Origin) -> Sequenc
     return found or None
 
 
-def kwargs(record: Record, columns: Mapping[str, str], origin: Origin) -> Mapping[str, Any]:
+def kwargs(record: Record, columns: Mapping[str, str | None], origin: Origin) -> Mapping[str, Any]:
     """The `chat_template_kwargs` column: an object of template arguments, a JSON string of one, or nothing.
 
     Raises:
         FormatError: It is anything else.
     """
-    field = columns.get("chat_template_kwargs", "chat_template_kwargs")
-    value = record.get(field)
+    field = columns.get("chat_template_kwargs") or "chat_template_kwargs"
+    value = column(record, columns, "chat_template_kwargs")
     if value is None or value == "":
         return {}
     if isinstance(value, str):

@@ -27,9 +27,9 @@ class MessagesFormat:
         """Rows with a `messages` column."""
         return "messages" in columns
 
-    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str]) -> Parsed:
+    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str | None]) -> Parsed:
         """Read a row; see `base.Format.parse`."""
-        field = columns.get("messages", "messages")
+        field = columns.get("messages") or "messages"
         value = record.get(field)
         if value is None:
             raise bad(origin, field, "is missing" if field not in record else "is null")

@@ -26,7 +26,7 @@ class PretokenizedFormat:
         """Rows with `input_ids`."""
         return "input_ids" in columns
 
-    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str]) -> Parsed:
+    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str | None]) -> Parsed:
         """Read a row; see `base.Format.parse`. Whether ids are in the vocabulary is for those to say who know it."""
         chosen = choose(record.keys(), columns, origin)
         checked = check(as_batch([record], chosen, origin), chosen, _ANY, lambda _: origin)

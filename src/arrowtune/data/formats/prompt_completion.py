@@ -22,13 +22,13 @@ class PromptCompletionFormat:
         """Rows with `prompt` and `completion`."""
         return {"prompt", "completion"} <= columns
 
-    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str]) -> Parsed:
+    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str | None]) -> Parsed:
         """Read a row; see `base.Format.parse`."""
         prompt, completion = (_side(record, columns, name, origin) for name in ("prompt", "completion"))
         if isinstance(prompt, str) and isinstance(completion, str):
             return Completion(prompt, completion, origin) if completion else Skip(origin, "empty", "the completion is empty")
-        before = _messages(prompt, "user", columns.get("prompt", "prompt"), origin)
-        after = _messages(completion, "assistant", columns.get("completion", "completion"), origin)
+        before = _messages(prompt, "user", (columns.get("prompt") or "prompt"), origin)
+        after = _messages(completion, "assistant", (columns.get("completion") or "completion"), origin)
         return base.conversation(
             [*(replace(turn, weight=0.0) for turn in before), *after],
             origin,
@@ -38,8 +38,8 @@ class PromptCompletionFormat:
         )
 
 
-def _side(record: Record, columns: Mapping[str, str], name: str, origin: Origin) -> Any:
-    field = columns.get(name, name)
+def _side(record: Record, columns: Mapping[str, str | None], name: str, origin: Origin) -> Any:
+    field = columns.get(name) or name
     value = record.get(field)
     if value is None:
         raise bad(origin, field, "is null" if field in record else "is missing")

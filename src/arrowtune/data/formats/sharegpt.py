@@ -32,7 +32,7 @@ class ShareGPTFormat:
         """Rows with a `conversations` column."""
         return bool(columns & set(_NAMES))
 
-    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str]) -> Parsed:
+    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str | None]) -> Parsed:
         """Read a row; see `base.Format.parse`."""
         field = columns.get("conversations") or next((name for name in _NAMES if name in record), _NAMES[0])
         value = record.get(field)

@@ -18,9 +18,9 @@ class TextFormat:
         """Rows with a `text` column; whatever else documents come with is not read."""
         return "text" in columns
 
-    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str]) -> Parsed:
+    def parse(self, record: Record, origin: Origin, columns: Mapping[str, str | None]) -> Parsed:
         """Read a row; see `base.Format.parse`."""
-        field = columns.get("text", "text")
+        field = columns.get("text") or "text"
         value = record.get(field)
         if value is None:
             raise bad(origin, field, "is null" if field in record else "is missing")

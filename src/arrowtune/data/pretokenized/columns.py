@@ -49,7 +49,7 @@ class Columns:
         return [name for name in (self.ids, self.mask, self.attention) if name]
 
 
-def choose(there: Collection[str], reading: Mapping[str, str], place: object) -> Columns:
+def choose(there: Collection[str], reading: Mapping[str, str | None], place: object) -> Columns:
     """Find the columns of rows.
 
     Args:
@@ -62,7 +62,7 @@ def choose(there: Collection[str], reading: Mapping[str, str], place: object) ->
     """
 
     def called(name: str) -> str:
-        return reading.get(name, name)
+        return reading.get(name) or name
 
     for name, reason in _REFUSED.items():
         if name in there and name not in reading.values():

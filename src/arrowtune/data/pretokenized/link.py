@@ -45,7 +45,7 @@ class Linker:
     """
 
     source: Source
-    reading: Mapping[str, str]
+    reading: Mapping[str, str | None]
     spec: RenderSpec
     linked: list[dict[str, Any]] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)

@@ -36,6 +36,8 @@ KNOWN = ".jsonl, .ndjson, .json (each also .gz or .zst), .parquet, .arrow, .ipc 
 
 # Files that tools leave beside data; they are never rows.
 _METADATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+_ONLY = ("", "train")
+"""What the one split of a source without splits may be called."""
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -83,9 +85,13 @@ def resolve_source(config: SourceConfig, name: str) -> Source:
             f"source {name!r}: {path} is a {scheme} address, and only local files can be read", hint="download it first"
         )
     if os.path.isdir(path):
-        path = _split_of(path, config.split, name)
+        path = _split_of(path, config.rows.name, name)
         root, found = path, sorted(_saved(path) or _walk(path), key=_natural)
     elif os.path.exists(path):
+        if config.rows.name not in _ONLY:
+            raise SourceError(
+                f"source {name!r}: {path} has no splits, and {config.rows.name!r} is asked for", hint="leave it out"
+            )
         root, found = os.path.dirname(path), [path]
     else:
         found = sorted((entry for entry in glob.glob(path, recursive=True) if os.path.isfile(entry)), key=_natural)
@@ -102,7 +108,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(path)]
 
 
-def _split_of(folder: str, split: str | None, name: str) -> str:
+def _split_of(folder: str, split: str, name: str) -> str:
     """The folder of one split of a saved `DatasetDict`; the folder itself where it is none.
 
     Raises:
@@ -110,7 +116,7 @@ def _split_of(folder: str, split: str | None, name: str) -> str:
     """
     listed = os.path.join(folder, "dataset_dict.json")
     if not os.path.isfile(listed):
-        if split is not None:
+        if split not in _ONLY:
             raise SourceError(
                 f"source {name!r}: {folder} has no splits, and split {split!r} is asked for", hint="leave out split"
             )
@@ -121,7 +127,7 @@ def _split_of(folder: str, split: str | None, name: str) -> str:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SourceError(f"source {name!r}: {listed} cannot be read: {error}") from None
     if split not in splits:
-        what = "no split is named" if split is None else f"there is no split {split!r}"
+        what = "no split is named" if not split else f"there is no split {split!r}"
         raise SourceError(f"source {name!r}: {what}, and {folder} holds {', '.join(splits)}", hint=f"add split: {splits[0]}")
     return os.path.join(folder, split)
 
