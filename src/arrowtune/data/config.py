@@ -16,7 +16,7 @@ class SourceConfig(Section):
     """One data set: where it is, how it is read, and its share of the mixture."""
 
     path: str
-    """A file, a folder, or a glob of local files."""
+    """A file, a folder, or a glob of local files; or the id of a data set on the Hugging Face hub."""
     name: str | None = None
     """How the source is called in reports and metrics; the base name of the path when absent."""
     format: FormatName = "auto"
@@ -28,6 +28,10 @@ class SourceConfig(Section):
     """Share of the training examples. Either every train source has one or none has."""
     limit: Annotated[int, Field(gt=0)] | None = None
     """Read at most this many rows, in source order."""
+    revision: str | None = None
+    """Branch, tag or commit of a data set on the hub."""
+    subset: str | None = None
+    """The configuration of a data set on the hub that has several."""
     sample: Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0, lt=1)] | None = None
     """Use only so many of the source's examples, or this share of them: always the same ones for the same content. Nothing is
     prepared anew."""

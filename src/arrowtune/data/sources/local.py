@@ -1,4 +1,4 @@
-"""Which files a source consists of: a file, a folder or a glob on this machine."""
+"""Which files a source consists of: a file, a folder or a glob on this machine, or a data set of the hub."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from arrowtune.data.config import SourceConfig
+from arrowtune.data.sources import hub
 from arrowtune.errors import SourceError
 from arrowtune.fingerprint import FileState
 
@@ -96,11 +97,25 @@ def resolve_source(config: SourceConfig, name: str) -> Source:
     else:
         found = sorted((entry for entry in glob.glob(path, recursive=True) if os.path.isfile(entry)), key=_natural)
         root = _common_root(found)
+        if not found and _may_be_of_the_hub(path):
+            suffixes = [*_KINDS, *(f"{kind}{packed}" for kind in _KINDS for packed in _COMPRESSIONS)]
+            root, found = hub.fetch(
+                path, suffixes, source=name, revision=config.revision, subset=config.subset, split=config.rows.name
+            )
     if not found:
         raise _nothing_at(path, name)
     files = tuple(file for entry in found if (file := _describe(entry, root, name)) is not None)
     _check_kinds(files, found, path, name)
     return Source(name, path, files)
+
+
+def _may_be_of_the_hub(path: str) -> bool:
+    """Whether a path that is not there is no mistyped file: its folder is not there either, nor has it a suffix of data."""
+    return (
+        hub.is_id(path)
+        and os.path.splitext(path)[1] not in (*_KINDS, *_COMPRESSIONS)
+        and not os.path.isdir(os.path.dirname(path))
+    )
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
