@@ -1,10 +1,10 @@
 """What no `prepare` of these rows on this machine can go below, beside what ours takes and what a twentieth of TRL's time is.
 
 Whoever prepares rows starts Python, loads a token engine, renders each row with the chat template, and encodes it. The least
-processor time of each is measured alone, in the fastest form at hand: the template as transformers compiles it or as we do, the fast
-engine, all rows at once. Two processes get more done than one by a factor that is measured too (two threads of one core give
-less than two). The bound is the sum over that factor; reading, spans, masks and writing are left out of it. Run after
-`prepare_vs_trl.py`, whose result is read.
+processor time of each is measured alone, in the fastest form at hand: the template as transformers compiles it or as we do,
+the fast engine, all rows at once. Two processes get more done than one by a factor that is measured too (two threads of one
+core give less than two). The bound is the sum over that factor; reading, spans, masks and writing are left out of it. Run
+after `prepare_vs_trl.py`, whose result is read.
 """
 
 from __future__ import annotations
