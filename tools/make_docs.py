@@ -2,21 +2,26 @@
 
 Both come from the section classes, so that they cannot say anything else than the code; a test compares them.
 
-    python tools/make_docs.py
+    python tools/make_docs.py            write them
+    python tools/make_docs.py --check    print the names of those that are stale
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from arrowtune.config import SFTConfig
 from arrowtune.section import Section
+
+Section.model_config["use_attribute_docstrings"] = True  # Before the sections are made of it.
+
+from arrowtune.config import SFTConfig  # noqa: E402
 
 DOCS = Path(__file__).parents[1] / "docs"
 HEAD = """# The run file
@@ -136,5 +141,8 @@ def pages() -> dict[Path, str]:
 
 if __name__ == "__main__":
     for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
-        print(path)
+        if "--check" not in sys.argv:
+            path.write_text(text, encoding="utf-8")
+            print(path)
+        elif path.read_text(encoding="utf-8") != text:
+            print(path)

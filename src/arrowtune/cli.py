@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -50,6 +50,8 @@ def main() -> NoReturn:
 
 def run() -> int:
     """Run the command of `sys.argv` and turn whatever it raises into an exit code and a sentence."""
+    # Nothing here multiplies matrices with numpy; its threads would cost more than the rest of its import.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with _signals():
             app()
@@ -117,11 +119,8 @@ def prepare(
 
         sources = [source.to_json() for source in explain_run(_load(run, overrides))]
         return {"sources": sources} if as_json else explained_text(sources)
+    _start_ahead(run, overrides)
     config = _load(run, overrides)
-    if config.data.workers != 1:
-        from arrowtune.data.hosting import start_ahead
-
-        start_ahead(config.tokenizer, config.model.path)
     from arrowtune import api
     from arrowtune.data.progress import Bars
     from arrowtune.view.prepared import prepared_text
@@ -199,9 +198,10 @@ _cache_verb = functools.partial(_verb, parent=cache_app)
 def cache_list(cache_dir: CacheDir = None, as_json: Json = False) -> Any:
     """List stores, unfinished ones and converted tokenizers, with size, age and what they were made of."""
     from arrowtune.data.cache import entries
-    from arrowtune.view.cached import cache_folder, cached_json, cached_text
+    from arrowtune.data.folder import cache_folder
+    from arrowtune.view.cached import cached_json, cached_text
 
-    folder = cache_folder(cache_dir)
+    folder = Path(cache_folder(cache_dir)[0])
     found = entries(folder)
     return cached_json(folder, found) if as_json else cached_text(folder, found)
 
@@ -219,11 +219,12 @@ def cache_prune(
     as_json: Json = False,
 ) -> Any:
     """Remove stores by age and number, torn and superseded ones, and what killed processes left; never what is in use."""
+    from arrowtune.data.folder import cache_folder
     from arrowtune.data.prune import Wish, prune, seconds_of
-    from arrowtune.view.cached import cache_folder, pruned_json, pruned_text
+    from arrowtune.view.cached import pruned_json, pruned_text
 
     wish = Wish(None if older_than is None else seconds_of(older_than), keep, unfinished)
-    pruned = prune(cache_folder(cache_dir), wish, dry_run=dry_run)
+    pruned = prune(Path(cache_folder(cache_dir)[0]), wish, dry_run=dry_run)
     return pruned_json(pruned, dry_run) if as_json else pruned_text(pruned, dry_run)
 
 
@@ -242,6 +243,15 @@ def _options(
     ] = False,
 ) -> None:
     pass
+
+
+def _start_ahead(run: Path, overrides: list[str] | None) -> None:
+    """Start what takes long while the rest of arrowtune is imported."""
+    from arrowtune.data.ahead import start_host
+    from arrowtune.runfile import read_tree
+
+    with suppress(ArrowtuneError):  # Told by whoever reads it properly.
+        start_host(read_tree(run, overrides or ()))
 
 
 def _load(run: Path, overrides: list[str] | None) -> SFTConfig:

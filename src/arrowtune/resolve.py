@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from arrowtune.config import SFTConfig
 from arrowtune.data.config import SourceConfig
+from arrowtune.data.folder import cache_folder
 from arrowtune.errors import ConfigError, Problem
 
 
@@ -81,7 +81,7 @@ def resolve(config: SFTConfig, *, devices: int, gpu: bool, for_training: bool = 
         problems.append(Problem("data.train", "there is no training source", "add data.train: [{path: chats.jsonl}]"))
     derived = {
         "output_dir": _output_dir(config),
-        "data.cache_dir": cache_dir(config.data.cache_dir),
+        "data.cache_dir": Derived(*cache_folder(config.data.cache_dir)),
         "data.workers": _workers(config),
         "batch.micro_tokens": _micro_tokens(config, problems),
         "launch.devices_per_node": _devices(config, devices, gpu, problems),
@@ -119,21 +119,6 @@ def base_name(path: str) -> str:
 def _output_dir(config: SFTConfig) -> Derived:
     because = "as written" if config.output_dir else "runs/ and the name of the run"
     return Derived(str(config.run_dir), because)
-
-
-def cache_dir(written: str | None) -> Derived:
-    """Where stores are kept.
-
-    Args:
-        written: `data.cache_dir` of the run file, or None.
-    """
-    if written:
-        return Derived(written, "as written")
-    if chosen := os.environ.get("ARROWTUNE_CACHE"):
-        return Derived(chosen, "ARROWTUNE_CACHE is set")
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Derived(str(Path(base) / "arrowtune"), "XDG_CACHE_HOME is set")
-    return Derived(str(Path.home() / ".cache" / "arrowtune"), "the user's cache folder")
 
 
 def _workers(config: SFTConfig) -> Derived:

@@ -11,4 +11,5 @@ class Section(BaseModel):
     Values are never changed after construction, unknown keys are refused, and a string is not silently a number.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    # Reading the docstrings of attributes takes a tenth of a second; `tools/make_docs.py` asks for them before it imports more.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

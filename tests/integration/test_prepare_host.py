@@ -16,8 +16,8 @@ import pytest
 
 from arrowtune.data import hosting
 from arrowtune.data.config import SourceConfig
-from arrowtune.data.encode import Recipe
 from arrowtune.data.pool import encode_by
+from arrowtune.data.recipe import Recipe
 from arrowtune.data.sources import resolve_source
 from arrowtune.data.units import Scan
 from arrowtune.errors import WorkerLost
@@ -50,12 +50,12 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from arrowtune.data import hosting
-from arrowtune.data.config import DataConfig, SourceConfig, TokenizerConfig
+from arrowtune.data.config import DataConfig, SourceConfig
 from arrowtune.data.prepare import PrepareJob, prepare_sources
 from support.assets import TINY
 from support.prepare import spec
 if sys.argv[3:]:
-    hosting.start_ahead(TokenizerConfig(), str(TINY))
+    hosting.start_ahead(str(TINY / "tokenizer.json"))
     assert hosting.waiting()
 jobs = [PrepareJob(SourceConfig(path=sys.argv[1], limit=limit), f"rows{limit}", "train") for limit in (3000, 2000)]
 for store in prepare_sources(jobs, spec(), DataConfig(), cache=Path(sys.argv[2]), workers=2):

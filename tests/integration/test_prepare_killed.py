@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from arrowtune.data.config import SourceConfig
-from arrowtune.data.encode import Recipe, UnitEncoder
+from arrowtune.data.encode import UnitEncoder
+from arrowtune.data.recipe import Recipe
 from arrowtune.data.sources import resolve_source
 from arrowtune.data.store import Store
 from arrowtune.data.unit_file import read_tally, unit_file

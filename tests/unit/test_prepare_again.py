@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from arrowtune.data.config import SourceConfig
-from arrowtune.data.encode import Recipe, UnitEncoder
+from arrowtune.data.encode import UnitEncoder
 from arrowtune.data.lease import Lease
 from arrowtune.data.progress import Silent
+from arrowtune.data.recipe import Recipe
 from arrowtune.data.sources import resolve_source
 from arrowtune.data.store import Store
 from arrowtune.data.store_format import FolderGone

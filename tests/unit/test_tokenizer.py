@@ -173,3 +173,20 @@ def test_nothing_heavy_is_imported() -> None:
     code += "print(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("tail", ["", ', "ignore_merges": false', ', "later": {"x": ["]"]}'])
+def test_merges_are_passed_over_only_where_they_stand_last(tmp_path: Path, tail: str) -> None:
+    vocab = {'"merges":[': 0, "]": 1, "}}": 2, "b": 3}
+    merges = [["]", "]"], ['"merges":', "["], ["}", "}"]]
+    text = '{"added_tokens": [], "model": {"type": "BPE", "vocab": %s, "merges": %s%s}}\n'
+    (tmp_path / "tokenizer.json").write_text(text % (json.dumps(vocab), json.dumps(merges), tail))
+    files = read_tokenizer(tmp_path)
+    assert files.vocab_size == 4
+    assert files.vocabulary() == vocab
+
+
+def test_a_file_that_ends_inside_its_merges_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}, "merges": [["a", "b"], ["c"]')
+    with pytest.raises(RenderError, match="cannot be read"):
+        read_tokenizer(tmp_path)

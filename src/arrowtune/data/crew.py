@@ -10,16 +10,11 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 
 from arrowtune.data.encode import UnitEncoder
+from arrowtune.data.host import AHEAD_AT_FIRST
 from arrowtune.data.memory import give_memory_back
 from arrowtune.data.process import alone, die_with
 from arrowtune.data.render import StillLoading
 from arrowtune.data.worker import Held, attempt, encoder_of, serve
-
-AHEAD_AT_FIRST = 6
-"""Units that are given for a worker while its engine is loading."""
-
-CANNOT_FORK = "cannot fork"
-"""What a host says, and ends, when something has started a thread in it."""
 
 
 def fork_crew(recipe: bytes, pipes: Sequence[Connection], control: Connection, tell: Callable[[int, int], None]) -> bool:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from threading import Thread
 
 import numpy as np
 
 from arrowtune.data.formats import get_format
-from arrowtune.data.render import Encoded, Rendered, Renderer, RenderSpec
+from arrowtune.data.recipe import Recipe
+from arrowtune.data.render import Encoded, Rendered, Renderer
 from arrowtune.data.report import BAD_ROW, Tally
 from arrowtune.data.sources import parse
 from arrowtune.data.unit_file import read_tally, write_unit
@@ -22,23 +22,6 @@ from arrowtune.errors import FormatError, RenderError
 from arrowtune.types import Conversation, Item, Origin, Skip
 
 _PART_BYTES = 512 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How the rows of one source become examples. Picklable and small.
-
-    Attributes:
-        spec: The renderer.
-        format: The name of the rows' format.
-        columns: The source's names of columns.
-        folder: Where finished units are kept; its name stands for everything above.
-    """
-
-    spec: RenderSpec
-    format: str
-    columns: Mapping[str, str | None]
-    folder: Path
 
 
 @dataclass(slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from arrowtune.data.encode import Recipe, UnitEncoder
+from arrowtune.data.encode import UnitEncoder
 from arrowtune.data.formats import PRETOKENIZED
 from arrowtune.data.pretokenized.encode import PretokenizedEncoder
+from arrowtune.data.recipe import Recipe
 
 
 def encoder_for(recipe: Recipe) -> UnitEncoder:

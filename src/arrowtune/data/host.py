@@ -17,6 +17,12 @@ from threading import Thread
 from arrowtune.data.fast import load_fast
 from arrowtune.data.process import settle_in
 
+AHEAD_AT_FIRST = 6
+"""Units that are given for a worker while its engine is loading."""
+
+CANNOT_FORK = "cannot fork"
+"""What a host says, and ends, when something has started a thread in it."""
+
 
 def main(control: Connection, ahead: str | None) -> None:
     """Fork a crew of workers for every message, until the other end closes.
@@ -30,7 +36,7 @@ def main(control: Connection, ahead: str | None) -> None:
     if ahead is not None:
         Thread(target=_load, args=(ahead,), name="loading the token engine").start()
     # A third of a second, for which the engine that is loading does not wait.
-    from arrowtune.data.crew import CANNOT_FORK, fork_crew
+    from arrowtune.data.crew import fork_crew
 
     while True:
         try:

@@ -15,9 +15,7 @@ from multiprocessing.reduction import send_handle
 from types import ModuleType
 from typing import Any
 
-from arrowtune.data.config import TokenizerConfig
 from arrowtune.data.host import main
-from arrowtune.data.tokenizer import local_json
 from arrowtune.errors import WorkerLost
 
 
@@ -65,11 +63,10 @@ _idle: list[Host] = []
 """The host that nobody uses; at most one."""
 
 
-def start_ahead(tokenizer: TokenizerConfig, model_path: str) -> None:
-    """Start a host for a run that is about to be prepared, where its tokenizer is a file at hand that takes long to load."""
-    path = local_json(tokenizer, model_path)
-    if path is not None and tokenizer.fast and possible() and not waiting():
-        _idle.append(Host(path))
+def start_ahead(tokenizer_json: str) -> None:
+    """Start a host that loads this tokenizer at once, for a source that is about to be prepared."""
+    if possible() and not waiting():
+        _idle.append(Host(tokenizer_json))
 
 
 def possible() -> bool:

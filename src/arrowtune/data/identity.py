@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from arrowtune.data.config import SourceConfig
 from arrowtune.data.formats import detect_format
 from arrowtune.data.judge import too_many_bad_rows
 from arrowtune.data.prepared import PrepareJob
@@ -20,6 +19,9 @@ from arrowtune.data.store_format import HISTORY, STORE_VERSION
 from arrowtune.data.units import Scan, Scanned
 from arrowtune.errors import EmptyDataset, StoreError
 from arrowtune.fingerprint import Memory, differences, digest_json
+
+if TYPE_CHECKING:
+    from arrowtune.data.config import SourceConfig
 
 _FIRST_ROWS = 20
 

@@ -15,12 +15,10 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from arrowtune.data import hosting
-from arrowtune.data.crew import AHEAD_AT_FIRST, CANNOT_FORK
-from arrowtune.data.encode import Recipe
-from arrowtune.data.encoder import encoder_for
+from arrowtune.data.host import AHEAD_AT_FIRST, CANNOT_FORK
+from arrowtune.data.recipe import Recipe
 from arrowtune.data.report import Tally
 from arrowtune.data.units import Unit
-from arrowtune.data.worker import solo
 from arrowtune.errors import WorkerLost
 
 AHEAD = 2
@@ -37,6 +35,8 @@ def encode_here(recipe: Recipe, units: Iterator[Unit]) -> Iterator[Done]:
     Raises:
         ArrowtuneError: What encoding raises.
     """
+    from arrowtune.data.encoder import encoder_for
+
     encoder = encoder_for(recipe)
     for unit in units:
         yield unit, encoder.run(unit)
@@ -133,6 +133,8 @@ class _Crew:
             self.workers.append(_Worker(ours))
 
     def _start_alone(self, workers: int) -> None:
+        from arrowtune.data.worker import solo
+
         context = multiprocessing.get_context("forkserver")
         # The server imports the worker's modules once and forks: a worker starts in milliseconds, before any thread exists.
         forkserver.set_forkserver_preload([WORKER_MODULE])

@@ -13,7 +13,6 @@ from typing import Any
 
 from arrowtune.data import hosting
 from arrowtune.data.config import DataConfig
-from arrowtune.data.encode import Recipe
 from arrowtune.data.formats import PRETOKENIZED
 from arrowtune.data.identity import Order, changes, may_be_there, with_source
 from arrowtune.data.judge import judge
@@ -25,6 +24,7 @@ from arrowtune.data.prepared import PreparedStore, PrepareJob, prepared
 from arrowtune.data.pretokenized.link import Linker
 from arrowtune.data.progress import Progress, Silent
 from arrowtune.data.reasons import told
+from arrowtune.data.recipe import Recipe
 from arrowtune.data.render import RenderSpec
 from arrowtune.data.report import Tally
 from arrowtune.data.shelf import newest

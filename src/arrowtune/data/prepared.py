@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from arrowtune.data.config import SourceConfig
 from arrowtune.data.store import read_manifest
+
+if TYPE_CHECKING:
+    from arrowtune.data.config import SourceConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from arrowtune.data.encode import Recipe, UnitEncoder
+from arrowtune.data.encode import UnitEncoder
 from arrowtune.data.formats import detect_format
 from arrowtune.data.identity import first_columns
 from arrowtune.data.prepare import PrepareJob
+from arrowtune.data.recipe import Recipe
 from arrowtune.data.render import Renderer, RenderSpec
 from arrowtune.data.sources import Piece, Source, head, resolve_source
 from arrowtune.data.units import Scan, Unit

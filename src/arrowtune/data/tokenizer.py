@@ -10,17 +10,19 @@ import importlib.resources
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from arrowtune.data.config import TokenizerConfig
 from arrowtune.data.convert import Conversion, convert, no_tokenizer
 from arrowtune.errors import ConfigError, Problem, RenderError
 from arrowtune.fingerprint import digest_bytes
+
+if TYPE_CHECKING:
+    from arrowtune.data.config import TokenizerConfig
 
 TINY = "tiny"
 
@@ -72,6 +74,16 @@ class TokenizerFiles:
         """The file with vocabulary, merges and added tokens."""
         return self.folder / "tokenizer.json"
 
+    def vocabulary(self) -> Mapping[str, int]:
+        """The model's own vocabulary: token, as it is written there, and id. Read from the file.
+
+        Raises:
+            RenderError: The file cannot be read any more.
+        """
+        model = (_read_json(self.json_path, cut=_without_merges) or {}).get("model") or {}
+        found = model.get("vocab")
+        return found if isinstance(found, dict) else {}
+
     def digests(self) -> dict[str, str]:
         """Named digests of everything that decides ids and renders."""
         return {
@@ -120,12 +132,6 @@ def load_tokenizer(
     return read_tokenizer(folder, config.chat_template)
 
 
-def local_json(config: TokenizerConfig, model_path: str) -> str | None:
-    """The `tokenizer.json` that `load_tokenizer` will most likely come to, if it is a file at hand; looks at nothing else."""
-    path = os.path.join(os.path.expanduser(config.path or model_path), "tokenizer.json")
-    return path if os.path.isfile(path) else None
-
-
 def read_tokenizer(folder: Path, chat_template: str | None = None) -> TokenizerFiles:
     """Read a folder that holds `tokenizer.json`.
 
@@ -137,7 +143,7 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> TokenizerF
         RenderError: A file is missing or is not valid JSON.
         ConfigError: The named template file does not exist.
     """
-    model = _read_json(folder / "tokenizer.json")
+    model = _read_json(folder / "tokenizer.json", cut=_without_merges)
     if model is None:
         raise RenderError(f"there is no tokenizer.json in {folder}", hint="point tokenizer.path at a folder that has one")
     settings = _read_json(folder / "tokenizer_config.json") or {}
@@ -229,9 +235,20 @@ def _template_text(value: str) -> str:
         ) from None
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def _without_merges(data: bytes) -> bytes:
+    """A `tokenizer.json` without its merges where they stand last, as tokenizers writes them: half of the time to parse it."""
+    start, end = data.rfind(b'"merges":'), data.rfind(b"]")
+    if start < 0 or end < start or data[start + 9 : start + 20].lstrip()[:1] != b"[" or data[end + 1 :].split() not in _CLOSED:
+        return data
+    return data[:start] + b'"merges":[]' + data[end + 1 :]
+
+
+_CLOSED = ([b"}}"], [b"}", b"}"])
+
+
+def _read_json(path: Path, cut: Callable[[bytes], bytes] = bytes) -> dict[str, Any] | None:
     try:
-        value = orjson.loads(path.read_bytes())
+        value = orjson.loads(cut(path.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

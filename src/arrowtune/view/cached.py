@@ -8,16 +8,10 @@ from typing import Any
 
 from arrowtune.data.cache import RECENTLY, Entry
 from arrowtune.data.prune import Pruned
-from arrowtune.resolve import cache_dir
 from arrowtune.view.text import count, many, table, visible
 
 HEAD = ("kind", "folder", "source", "role", "made of", "rows", "tokens", "size", "last used")
 _NAME = 20
-
-
-def cache_folder(written: str | None) -> Path:
-    """The cache that a command means: the one that is named, else the one that a run without `data.cache_dir` uses."""
-    return Path(cache_dir(written).value)
 
 
 def cached_json(folder: Path, found: Sequence[Entry]) -> dict[str, Any]:

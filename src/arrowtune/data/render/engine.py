@@ -112,6 +112,7 @@ class Engine:
             return None
         self._loading = Thread(target=lambda: self._opened, name="loading the token engine")
         self._loading.start()
+        _ = self._lengths
         if self._wish is None:
             _ = self._expected
         return self._loading
@@ -119,8 +120,6 @@ class Engine:
     def loaded(self) -> None:
         """The thread of `load` has ended: use what it loaded."""
         self._loading = None
-        if self._opened[0] is not None:
-            _ = self._lengths
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
@@ -168,7 +167,7 @@ class Engine:
 
     @cached_property
     def _lengths(self) -> Int64:
-        return byte_lengths(self._files, self._opened[0])
+        return byte_lengths(self._files)
 
     def encode(self, texts: Sequence[str]) -> Ids:
         """Encode texts as the tokenizer does, without the tokens that it adds around.

@@ -97,7 +97,8 @@ def compile_template(source: str, date: str | None, marks: dict[str, Callable[..
             f"the chat template is not valid Jinja: {error.message} at line {error.lineno}",
             hint="correct the template that tokenizer.chat_template or the tokenizer's folder gives",
         ) from None
-    return jinja2.Template.from_code(environment, code, environment.make_globals(None))
+    # A plain dict, where Jinja takes a chain of them: every render makes a copy.
+    return jinja2.Template.from_code(environment, code, dict(environment.globals))
 
 
 def variables_of(source: str) -> frozenset[str]:
@@ -112,11 +113,15 @@ def _mark(name: str, argument: nodes.Expr) -> nodes.ExprStmt:
     return nodes.ExprStmt(nodes.Filter(argument, name, [], [], None, None, lineno=1), lineno=1)
 
 
+_WRITERS = (nodes.Output, nodes.CallBlock, nodes.FilterBlock, nodes.Include, nodes.Block)
+"""What a loop must hold to write anything."""
+
+
 def _mark_loops(tree: nodes.Template) -> None:
     """Put marks into the outermost loops whose output is not buffered, and take those of buffered generation blocks away."""
     reached = list(_direct(tree.body))
     for loop in (node for node in reached if isinstance(node, nodes.For)):
-        if isinstance(loop.target, nodes.Name) and not loop.recursive:
+        if isinstance(loop.target, nodes.Name) and not loop.recursive and next(loop.find_all(_WRITERS), None):
             name = loop.target.name
             for inner in [node for node in _direct(loop.body) if isinstance(node, nodes.For) and not node.recursive]:
                 _mark_jumps(inner.body, OUTER)

@@ -50,19 +50,19 @@ def open_reference(files: TokenizerFiles, *, added: bool = True, post_processor:
     return tokenizer
 
 
-def byte_lengths(files: TokenizerFiles, fast: Any) -> npt.NDArray[np.int64]:
-    """int64[vocabulary]: how many bytes of the text every token covers."""
+def byte_lengths(files: TokenizerFiles) -> npt.NDArray[np.int64]:
+    """int64[vocabulary]: how many bytes of the text every token covers. For tokenizers that `open_fast` opens."""
     lengths = np.full(files.vocab_size, _UNKNOWN, np.int64)
+    vocabulary = files.vocabulary()
     spell = len if files.alphabet == "bytes" else _piece_length
-    name = fast.id_to_token
-    for token in range(files.vocab_size):
-        if (text := name(token)) is not None:
-            lengths[token] = spell(text)
+    lengths[np.fromiter(vocabulary.values(), np.int64, len(vocabulary))] = list(map(spell, vocabulary))
     for entry in files.added:
         # A token of nothing but U+2581 spells spaces far more often than that letter.
         if not (entry.merged and files.alphabet == "pieces" and not entry.text.strip("\u2581")):
             lengths[entry.id] = len(entry.text.encode())
-    if (unknown := files.special_tokens.get("unk_token")) is not None and (token := fast.token_to_id(unknown)) is not None:
+    unknown = files.special_tokens.get("unk_token")
+    by_text = {entry.text: entry.id for entry in files.added}
+    if unknown is not None and (token := by_text.get(unknown, vocabulary.get(unknown))) is not None:
         lengths[token] = _UNKNOWN
     return lengths
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from arrowtune.data.config import DataConfig, TokenizerConfig
 from arrowtune.data.tokenizer import TokenizerFiles
 from arrowtune.fingerprint import digest_bytes
 from arrowtune.types import Skip
+
+if TYPE_CHECKING:
+    from arrowtune.data.config import DataConfig, TokenizerConfig
 
 _OF_DOCUMENTS = ("tokenizer", "special_tokens", "max_length", "overlong", "control_tokens_in_content", "render_version")
 

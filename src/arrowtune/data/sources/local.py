@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from arrowtune.data.config import SourceConfig
 from arrowtune.data.sources import hub
 from arrowtune.errors import SourceError
 from arrowtune.fingerprint import FileState
+
+if TYPE_CHECKING:
+    from arrowtune.data.config import SourceConfig
 
 Kind = Literal["jsonl", "json", "parquet", "arrow"]
 Compression = Literal["gzip", "zstd"]

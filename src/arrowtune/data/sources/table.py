@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from arrowtune.data.sources.piece import Chunk, RawRow, Rows
 from arrowtune.errors import SourceError
@@ -26,6 +25,8 @@ def cut_parquet(path: str, size: int) -> Iterator[Chunk]:
     Raises:
         SourceError: The file is no Parquet file, or it is damaged.
     """
+    import pyarrow.parquet as pq  # It loads a file system of every cloud, which other sources do without.
+
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
             for group in range(file.num_row_groups):
@@ -73,6 +74,8 @@ def columns_of(path: str) -> list[str]:
     Raises:
         SourceError: The file is no Parquet file.
     """
+    import pyarrow.parquet as pq
+
     try:
         return list(pq.read_schema(path).names)
     except (pa.ArrowException, OSError) as error:
