@@ -1,6 +1,7 @@
-"""Peak private memory of `arrowtune prepare` for the same rows once and eight times: it must not grow with the data.
+"""Peak private memory of `arrowtune prepare`: the same rows once and many times, and rows with a very large one among them.
 
-Private memory is USS, summed over the command and all its processes, sampled while it runs. Prints one JSON object.
+It must not grow with the data, and a row of 64 MB must fit into a gigabyte. Private memory is USS, summed over the command
+and all its processes, sampled while it runs. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from real_chats import ROOT, tokenizer_folder, write_chats
+from real_chats import ROOT, chats, tokenizer_folder, write_chats
 
 RESULTS = ROOT / "bench" / "results"
 EVERY = 0.02
@@ -65,11 +67,24 @@ def peak(data: Path, folder: Path, workers: int) -> dict[str, Any]:
     }
 
 
+def write_with_large_row(path: Path, size: int, *, ascii_only: bool) -> None:
+    """Write 3,000 rows, and in the middle of them one whose answer has `size` bytes: other rows' text, joined."""
+    rows = list(islice(chats(), 3000))
+    text = "\n".join(message["content"] for row in rows for message in row["messages"])
+    if ascii_only:
+        text = text.encode("ascii", "ignore").decode()
+    data = text.encode()
+    answer = (data * (size // len(data) + 1))[:size].decode(errors="ignore").replace("<|", "<")
+    rows.insert(1500, {"messages": [{"role": "user", "content": "Well?"}, {"role": "assistant", "content": answer}]})
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
 def main() -> None:
     """Measure both sizes and print how they compare."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--mb", type=float, default=21, help="megabytes of rows, once")
     options.add_argument("--times", type=int, default=8, help="how many times as many rows the second run has")
+    options.add_argument("--row-mb", type=float, default=64, help="megabytes of the large row; 0 leaves it out")
     options.add_argument("--workers", type=int, default=2)
     chosen = options.parse_args()
     result: dict[str, Any] = {"workers": chosen.workers}
@@ -79,6 +94,9 @@ def main() -> None:
             data = folder / f"{name}.jsonl"
             write_chats(data, int(chosen.mb * 1e6) * times)
             result[name] = peak(data, folder, chosen.workers)
+        for kind in ("ascii", "any") if chosen.row_mb else ():
+            write_with_large_row(data := folder / f"large-{kind}.jsonl", int(chosen.row_mb * 1e6), ascii_only=kind == "ascii")
+            result[f"large_row_{kind}"] = peak(data, folder, chosen.workers)
     result["ratio"] = result["more"]["peak_uss"] / result["once"]["peak_uss"]
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "prepare_memory.json").write_text(json.dumps(result, indent=2) + "\n")

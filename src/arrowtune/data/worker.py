@@ -19,7 +19,7 @@ from arrowtune.data.report import Tally
 from arrowtune.data.units import Unit
 from arrowtune.errors import ArrowtuneError, WorkerLost
 
-_UNITS_BETWEEN = 4
+_UNITS_BETWEEN = 2
 """Units after which a worker gives freed memory back: more often costs more than the units' own work allows."""
 
 T = TypeVar("T")

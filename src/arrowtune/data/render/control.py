@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from arrowtune.data.render.engine import Engine, Piece
 from arrowtune.data.render.marks import free_points
 from arrowtune.data.render.spans import Unproved
@@ -58,10 +60,8 @@ class ControlText:
         """Leave out tokens that the engine forms of ordinary text too: forming them is no different."""
         if not self._asked:
             self._asked = True
-            plain = self._engine.encode_plain
-            self._protect(
-                [token for token in self._protected if token.special or not token.merged or plain(token.text).ids != (token.id,)]
-            )
+            formed = self._engine.forms
+            self._protect([token for token in self._protected if token.special or not token.merged or not formed(token)])
 
     def spelled(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> bool:
         """Whether any string of a row spells a protected token."""
@@ -90,7 +90,14 @@ class ControlText:
         return any(map(everywhere, _strings(tools))) or any(map(everywhere, _strings(kwargs)))
 
     def cut(
-        self, text: str, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any], render: Render
+        self,
+        text: str,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Any,
+        kwargs: Mapping[str, Any],
+        render: Render,
+        *,
+        stop: int,
     ) -> tuple[Piece, ...]:
         """The pieces of a render in which protected literals stay text.
 
@@ -100,6 +107,7 @@ class ControlText:
             tools: the tools,
             kwargs: and the row's own template arguments.
             render: Renders the like.
+            stop: The render counts up to here; no token crosses that place.
 
         Raises:
             Unproved: The literals cannot be told from the template's own tokens.
@@ -107,15 +115,19 @@ class ControlText:
         after, before = (chr(point) for point in free_points(text, 2))
         mark = _Marker(self._everywhere, after, before)
         lean = _Marker(self._in_answers, after, before)
-        marked = [_marked_message(message, mark, lean) for message in messages]
-        noted = render(marked, mark.value(tools), {key: mark.value(value) for key, value in kwargs.items()})
-        if noted.replace(after, "").replace(before, "") != text:
+        noted = render(
+            [_marked_message(message, mark, lean) for message in messages],
+            mark.value(tools),
+            {key: mark.value(value) for key, value in kwargs.items()},
+        )
+        if not _same_without(after + before, noted, text):
             raise Unproved("control_text_unproved", "the template renders the conversation otherwise when control text is marked")
+        text = text[:stop]
         found = list(self._matches(text))
-        whole = self._pieces(text, found)
-        if [token for piece in whole for token in piece.ids or ()] != self._engine.encode([text]).ids.tolist():
+        ids = [piece.ids for piece in self._pieces(text, found) if piece.ids is not None]
+        if not np.array_equal(np.concatenate(ids), self._engine.encode([text]).ids):
             raise Unproved("control_text_unproved", "this tokenizer's added tokens cannot be cut out of a text")
-        shielded = _shielded(noted, after, before, found)
+        shielded = _shielded(noted, after, before, found, stop)
         return self._pieces(text, [match for match in found if match not in shielded])
 
     def _matches(self, text: str) -> Iterator[tuple[int, int]]:
@@ -134,7 +146,7 @@ class ControlText:
                 end = len(text) - len(text[end:].lstrip())
             if start > at:
                 pieces.append(self._engine.encode_plain(text[at:start]))
-            pieces.append(Piece(text[start:end], (token.id,), (0,)))
+            pieces.append(Piece.token(text[start:end], token.id))
             at = end
         if at < len(text):
             pieces.append(self._engine.encode_plain(text[at:]))
@@ -169,12 +181,30 @@ def _marked_message(message: Mapping[str, Any], mark: _Marker, lean: _Marker) ->
     return {key: (lean if answer and key in _ANSWER_FIELDS else mark).value(value) for key, value in message.items()}
 
 
-def _shielded(noted: str, after: str, before: str, found: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-    """The matches that marks stand beside."""
+def _same_without(marks: str, noted: str, text: str) -> bool:
+    """Whether a text is another one with marks in it; makes no copy of either, which may be large."""
+    at = start = 0
+    for match in re.finditer(f"[{marks}]|$(?![\\s\\S])", noted):
+        for begin in range(start, match.start(), _AT_ONCE):
+            part = noted[begin : min(begin + _AT_ONCE, match.start())]
+            if not text.startswith(part, at):
+                return False
+            at += len(part)
+        start = match.end()
+    return at == len(text)
+
+
+_AT_ONCE = 1 << 20
+
+
+def _shielded(noted: str, after: str, before: str, found: Sequence[tuple[int, int]], stop: int) -> set[tuple[int, int]]:
+    """The matches that marks stand beside, up to a place."""
     by_start, by_end = {span[0]: span for span in found}, {span[1]: span for span in found}
     shielded = set()
     for shift, match in enumerate(re.finditer(f"[{after}{before}]", noted)):
         place = match.start() - shift
+        if place > stop or (place == stop and match[0] == before):
+            break
         span = by_end.get(place) if match[0] == after else by_start.get(place)
         if span is None:
             raise Unproved("control_text_unproved", "control text runs into the template's own")

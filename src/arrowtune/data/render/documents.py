@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from arrowtune.data.render.control import literals
+from arrowtune.data.render.cuts import stretches
 from arrowtune.data.render.engine import Engine, Piece
 from arrowtune.data.render.rows import Job, end_of_text, own_beginning
 from arrowtune.data.render.spec import RenderSpec
@@ -36,13 +38,13 @@ class DocumentRows:
             text = text.removesuffix(piece.text)  # Whoever wrote the end of the text already does not get it twice.
         if not text:
             return Skip(item.origin, "empty", "the document is empty")
-        body = Piece(text)
+        as_is: Callable[[str], Piece] = Piece
         if self._special.search(text):
             counts["rows_with_control_text"] += 1
             if self._policy == "skip":
                 return Skip(item.origin, "control_text")
             if self._policy == "text":
-                body = self._engine.encode_plain(text)
-        pieces = (*self._prefix, body, *self._suffix)
+                as_is = self._engine.encode_plain
+        pieces = (*self._prefix, *map(as_is, stretches(text, self._engine)), *self._suffix)
         whole = "".join(piece.text for piece in pieces)
         return Job(whole, [(0, len(whole), 1.0)], pieces)

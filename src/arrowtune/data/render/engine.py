@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Thread
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arrowtune.data.render.open import byte_lengths, open_fast, open_reference
-from arrowtune.data.tokenizer import TokenizerFiles
+from arrowtune.data.tokenizer import AddedToken, TokenizerFiles
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -65,19 +65,24 @@ class Ids:
     referred: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """A stretch of a row's text.
 
     Attributes:
         text: The stretch.
-        ids: Its tokens, where they are known; None leaves them to the engine.
-        starts: The byte of the stretch where each of those tokens begins.
+        ids: int32[n], its tokens, where they are known; None leaves them to the engine.
+        starts: int64[n], the byte of the stretch where each of those tokens begins.
     """
 
     text: str
-    ids: tuple[int, ...] | None = None
-    starts: tuple[int, ...] = ()
+    ids: Int32 | None = None
+    starts: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @classmethod
+    def token(cls, text: str, token: int) -> Piece:
+        """A stretch that is one token."""
+        return cls(text, np.array([token], np.int32), np.zeros(1, np.int64))
 
 
 class StillLoading(Exception):
@@ -210,13 +215,29 @@ class Engine:
     def encode_plain(self, text: str) -> Piece:
         """A text in which no added token is formed."""
         if self.fast and self._takes(text):
-            ids = self._fast.encode_segments([(text, False)]).ids
-            ends = np.cumsum(self._lengths[ids])
-            if not ids or (ends[-1] == len(text.encode()) and (text.isascii() or unicodedata.is_normalized("NFC", text))):
-                return Piece(text, tuple(ids), (0, *ends[:-1].tolist()) if ids else ())
+            ids = np.array(self._fast.encode_segments([(text, False)]).ids, np.int32)
+            ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._lengths[ids])])
+            if ends[-1] == len(text.encode()) and (text.isascii() or unicodedata.is_normalized("NFC", text)):
+                return Piece(text, ids, ends[:-1])
         encoding = self._plain.encode(text, add_special_tokens=False)
-        places = utf8_places(text)
-        return Piece(text, tuple(encoding.ids), tuple(int(places[start]) for start, _ in encoding.offsets))
+        begins = np.array([start for start, _ in encoding.offsets], np.int64)
+        return Piece(text, np.array(encoding.ids, np.int32), utf8_places(text)[begins])
+
+    def forms(self, token: AddedToken) -> bool:
+        """Whether a token of the added vocabulary comes of ordinary text of its spelling too."""
+        ids = self.encode_plain(token.text).ids
+        return ids is not None and ids.tolist() == [token.id]
+
+    def falls_apart(self, left: str, right: str) -> bool:
+        """Whether a text made of two is taken apart between them before any token is formed, and has the tokens of both."""
+        cutter = self._reference.pre_tokenizer
+        if self._files.alphabet != "bytes" or cutter is None:
+            return False
+        if all(start != len(left) for _, (start, _) in cutter.pre_tokenize_str(left + right)):
+            return False
+        texts = [left + right, left, right]
+        whole, *parts = (encoding.ids for encoding in self._reference.encode_batch(texts, add_special_tokens=False))
+        return bool(whole == [token for part in parts for token in part])
 
     def prefix(self) -> list[int]:
         """The tokens that the tokenizer puts before a text of its own accord, such as BOS."""

@@ -51,8 +51,12 @@ def fit(
     if policy == "drop":
         keep &= ~over
     for row in np.flatnonzero(~keep).tolist():
-        reason = ("overlong" if policy == "drop" else "truncated_away") if over[row] else "no_trained_tokens"
-        skips.append(Skip(origins[row], reason, f"{lengths[row]} tokens" if over[row] else ""))
+        if not over[row]:
+            skips.append(Skip(origins[row], "no_trained_tokens"))
+        elif policy == "drop":
+            skips.append(Skip(origins[row], "overlong", f"{lengths[row]} tokens"))
+        else:
+            skips.append(Skip(origins[row], "truncated_away", f"nothing is trained within its first {limit} tokens"))
     counts["truncated"] += int((over & keep).sum())
     if over.any() or not keep.all():
         place = np.arange(len(ids)) - np.repeat(tokens.offsets[:-1], lengths)

@@ -33,8 +33,8 @@ def _join(jobs: Sequence[Job], encoded: Ids) -> Ids:
         begin = byte
         for piece in (None,) if job.pieces is None else job.pieces:
             if piece is not None and piece.ids is not None:
-                ids.append(np.array(piece.ids, np.int32))
-                starts.append(np.array(piece.starts, np.int64) + byte)
+                ids.append(piece.ids)
+                starts.append(piece.starts + byte)
                 size = len(piece.text.encode())
             else:
                 text = next(whole) if piece is None else next(loose)

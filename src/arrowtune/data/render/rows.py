@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from arrowtune.data.render.control import ControlText, literals
+from arrowtune.data.render.cuts import head
 from arrowtune.data.render.engine import Engine, Piece
 from arrowtune.data.render.environment import variables_of
 from arrowtune.data.render.probe import find_shape
@@ -60,7 +61,7 @@ class ChatRows:
                 f"the tokenizer in {spec.files.folder} has no chat template",
                 hint="give one with tokenizer.chat_template: a .jinja file, or the template itself",
             )
-        self._spec = spec
+        self._spec, self._engine = spec, engine
         self._everything = spec.train_on == "everything"
         self._whole_turns = self._everything or (spec.train_on_reasoning and spec.train_on_boilerplate)
         self._template = ChatTemplate(source, spec.files.special_tokens, spec.template_kwargs, spec.date)
@@ -107,14 +108,17 @@ class ChatRows:
         spans = self._spans(item, turns, messages, weights, marked, counts)
         if not spans:
             return Skip(item.origin, "no_trained_tokens", "what is trained of the turns is empty")
+        text = head(marked.text, self._engine, self._spec)
+        if len(text) < len(marked.text):
+            spans = [(start, min(stop, len(text)), weight) for start, stop, weight in spans if start < len(text)]
         if not self._control.spelled(messages, tools, kwargs):
-            return Job(marked.text, spans)
+            return Job(text, spans)
         counts["rows_with_control_text"] += 1
         if self._spec.control_tokens_in_content == "skip":
             return Skip(item.origin, "control_text")
         if self._spec.control_tokens_in_content == "allow":
-            return Job(marked.text, spans)
-        return Job(marked.text, spans, self._control.cut(marked.text, messages, tools, kwargs, self._text))
+            return Job(text, spans)
+        return Job(text, spans, self._control.cut(marked.text, messages, tools, kwargs, self._text, stop=len(text)))
 
     def _spans(
         self,
@@ -247,20 +251,21 @@ class ChatRows:
 
 def own_beginning(engine: Engine) -> tuple[Piece, ...]:
     """The tokens that the tokenizer puts before a text."""
-    return tuple(Piece("", (token,), (0,)) for token in engine.prefix())
+    return tuple(Piece.token("", token) for token in engine.prefix())
 
 
 def end_of_text(spec: RenderSpec, engine: Engine) -> tuple[Piece, ...]:
     """The token that ends a text; nothing where the tokenizer has none."""
     eos = spec.files.special_tokens.get("eos_token")
     token = None if eos is None else engine.token_id(eos)
-    return () if eos is None or token is None else (Piece(eos, (token,), (0,)),)
+    return () if eos is None or token is None else (Piece.token(eos, token),)
 
 
 class CompletionRows:
     """Prompts and completions: two pieces as at inference, the prompt with the tokenizer's own beginning, and the end of text."""
 
     def __init__(self, spec: RenderSpec, engine: Engine) -> None:
+        self._spec, self._engine = spec, engine
         self._everything = spec.train_on == "everything"
         self._prefix, self._suffix = own_beginning(engine), end_of_text(spec, engine)
         self._special = literals(token.text for token in spec.files.added if token.special)
@@ -278,6 +283,7 @@ class CompletionRows:
             counts["rows_with_control_text"] += 1
             if self._skips:
                 return Skip(item.origin, "control_text")
+        prompt, completion = head(prompt, self._engine, self._spec), head(completion, self._engine, self._spec)
         pieces = (*self._prefix, Piece(prompt), Piece(completion), *self._suffix)
         text = "".join(piece.text for piece in pieces)
         return Job(text, [(0 if self._everything else len(prompt), len(text), 1.0)], pieces)

@@ -156,6 +156,7 @@ class ChatTemplate:
     def _marked(self) -> Marked:
         text = "".join(self._pieces)
         at = [0, *accumulate(map(len, self._pieces))]
+        self._pieces.clear()  # A row may be large.
         turns = self._turns
         regions = [
             (index, at[piece], at[turns[k + 1][0]] if k + 1 < len(turns) else len(text))
