@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -119,8 +119,7 @@ def prepare(
 
         sources = [source.to_json() for source in explain_run(_load(run, overrides))]
         return {"sources": sources} if as_json else explained_text(sources)
-    _start_ahead(run, overrides)
-    config = _load(run, overrides)
+    config = _load(run, overrides, prepares=True)
     from arrowtune import api
     from arrowtune.data.progress import Bars
     from arrowtune.view.prepared import prepared_text
@@ -245,19 +244,17 @@ def _options(
     pass
 
 
-def _start_ahead(run: Path, overrides: list[str] | None) -> None:
-    """Start what takes long while the rest of arrowtune is imported."""
-    from arrowtune.data.ahead import start_host
+def _load(run: Path, overrides: list[str] | None, *, prepares: bool = False) -> SFTConfig:
     from arrowtune.runfile import read_tree
 
-    with suppress(ArrowtuneError):  # Told by whoever reads it properly.
-        start_host(read_tree(run, overrides or ()))
+    tree = read_tree(run, overrides or ())
+    if prepares:  # What takes long begins while the rest of arrowtune is imported.
+        from arrowtune.data.ahead import start_host
 
-
-def _load(run: Path, overrides: list[str] | None) -> SFTConfig:
+        start_host(tree)
     from arrowtune.config import SFTConfig
 
-    return SFTConfig.load(run, overrides or ())
+    return SFTConfig.parse(tree, where=str(run))
 
 
 # ---------------------------------------------------------------------- ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from support.cli import arrowtune
 
+ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "transformers", "datasets", "pyarrow", "numba", "numpy")
 
 
@@ -134,3 +136,14 @@ sys.exit(cli.run())
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+def test_a_run_file_may_come_through_a_pipe(tmp_path: Path) -> None:
+    run = {
+        "model": {"path": "tiny"},
+        "data": {"train": [{"path": str(ROOT / "examples/data/train/chats.jsonl")}], "cache_dir": str(tmp_path / "cache")},
+    }
+    command = [sys.executable, "-m", "arrowtune", "prepare", "/dev/stdin", "--json"]
+    done = subprocess.run(command, input=json.dumps(run), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["stores"][0]["rows"] > 0

@@ -331,3 +331,17 @@ def test_workers_need_no_main_guard(tmp_path: Path, how: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"once {len(data.read_text().splitlines())}"]
+
+
+@pytest.mark.parametrize("name", ["images", "image", "pixel_values", "videos"])
+def test_a_row_that_comes_with_media_is_no_text_row(tmp_path: Path, name: str) -> None:
+    rows = [
+        chat("q", "a"),
+        {**chat("<image>\nWhat is it?", "A cat."), name: ["cat.png"]},
+        {**chat("q", "b"), name: []},
+        {**chat("q", "c"), name: None},
+    ]
+    store = prepare(write_lines(tmp_path / "rows.jsonl", rows), tmp_path, max_bad_rows=1)
+    assert store.rows == 3
+    with pytest.raises(FormatError, match=f"{name} holds media; only text is trained"):
+        prepare(write_lines(tmp_path / "again.jsonl", rows), tmp_path)

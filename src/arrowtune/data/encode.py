@@ -12,6 +12,7 @@ from threading import Thread
 import numpy as np
 
 from arrowtune.data.formats import get_format
+from arrowtune.data.formats.base import refuse_media
 from arrowtune.data.recipe import Recipe
 from arrowtune.data.render import Encoded, Rendered, Renderer
 from arrowtune.data.report import BAD_ROW, Tally
@@ -137,6 +138,7 @@ class UnitEncoder:
                     continue
                 origin = Origin(piece.name, piece.row + raw.row, None if piece.line is None else piece.line + raw.line)
                 try:
+                    refuse_media(raw.record, origin)
                     item = self._format.parse(raw.record, origin, self._recipe.columns)
                 except FormatError as error:
                     tally.skip(index, raw.row, line, BAD_ROW, error.message.removeprefix(f"{origin}: "))

@@ -62,6 +62,21 @@ def bad(origin: Origin, field: str, reason: str, hint: str = "") -> FormatError:
     return FormatError(f"{origin}: {field} {reason}", hint=hint)
 
 
+_MEDIA = frozenset({"image", "images", "video", "videos", "audio", "audios", "pixel_values", "image_grid_thw"})
+
+
+def refuse_media(record: Record, origin: Origin) -> None:
+    """Refuse a row that comes with images or the like: its text alone is not what it teaches.
+
+    Raises:
+        FormatError: It does.
+    """
+    for name in sorted(_MEDIA.intersection(record)):
+        value = record[name]
+        if value is not None and value != "" and value != []:
+            raise bad(origin, name, "holds media; only text is trained", "leave out rows with media")
+
+
 def kind(value: Any) -> str:
     """The name of a value's type as JSON calls it."""
     return _KINDS.get(type(value), f"a {type(value).__name__}")
