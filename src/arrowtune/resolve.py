@@ -77,6 +77,17 @@ def resolve(config: SFTConfig, *, devices: int, gpu: bool, for_training: bool = 
         ConfigError: With every contradiction between sections.
     """
     sources, problems = _named_sources(config)
+    names = {source.name for source in sources if source.role == "train"}
+    for index, entry in enumerate(config.data.weight_schedule):
+        problems += [
+            Problem(
+                f"data.weight_schedule[{index}].weights",
+                f"there is no train source {name!r}",
+                f"known: {', '.join(sorted(names))}",
+            )
+            for name in entry.weights
+            if name not in names
+        ]
     if for_training and not config.data.train:
         problems.append(Problem("data.train", "there is no training source", "add data.train: [{path: chats.jsonl}]"))
     derived = {

@@ -12,6 +12,7 @@ from arrowtune.errors import CheckpointError
 from arrowtune.ingest import Ingested, examples_of, ingest
 from arrowtune.launch.devices import count_devices
 from arrowtune.plan import Plan
+from arrowtune.plan.mixing import Mixing
 from arrowtune.protocols import Examples
 from arrowtune.resolve import Derived, Resolved, resolve
 from arrowtune.runfolder import RunFolder
@@ -45,11 +46,20 @@ def settle(config: SFTConfig, *, progress: Any = None) -> Inputs:
 def build_plan(run: Resolved, stores: Sequence[Examples], *, packs: bool = True) -> Plan:
     """The plan of the training stores. A model that cannot keep documents apart gets one document per row."""
     config = run.config
-    weights = [source.config.weight for source in run.train_sources()]
+    data = config.data
+    sources = [source.config for source in run.train_sources()]
+    weights = [source.weight for source in sources if source.weight is not None]
     batch = config.batch if packs else config.batch.model_copy(update={"packing": "none"})
     return Plan.build(
         stores,
-        weights=None if None in weights else [float(weight) for weight in weights if weight is not None],
+        mixing=Mixing(
+            weights=weights or None,
+            schedule=[(entry.until, entry.weights) for entry in data.weight_schedule],
+            max_passes=[source.max_passes for source in sources],
+            exhausted=data.exhausted,
+        ),
+        sampler=data.sampler,
+        sampler_options=data.sampler_options,
         batch=batch,
         capacity=run["batch.micro_tokens"],
         seed=config.train.seed,

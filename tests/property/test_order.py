@@ -14,13 +14,16 @@ from arrowtune.errors import PlanError
 from arrowtune.plan.mixture import mixture
 from arrowtune.plan.order import Order
 from arrowtune.plan.permutation import permute, stream_key
+from arrowtune.plan.shares import Phase, lay_out
 
 sizes = st.lists(st.integers(1, 60), min_size=1, max_size=4)
 weights = st.lists(st.floats(0.01, 100, allow_nan=False), min_size=1, max_size=6)
 
 
 def order_of(sizes: list[int], weights: list[float] | None, seed: int = 1) -> Order:
-    return Order(sizes, weights, seed, [f"s{index}" for index in range(len(sizes))])
+    names = [f"s{index}" for index in range(len(sizes))]
+    shares = None if weights is None else lay_out([Phase(tuple(weights))], [None] * len(sizes), names)
+    return Order(sizes, shares, seed, names)
 
 
 def shares_of(weights: list[float]) -> list[Fraction]:
@@ -143,7 +146,7 @@ def test_B74_half_means_half_of_the_examples_sampled_from_everywhere() -> None:
     [
         ([3, 0], [0.5, 0.5], "source 's1' has a weight but no example"),
         ([3, 3], [1.0, 1e-9], "weight 1e-09 of source 's1' is less than one example"),
-        ([3, 3], [1.0, 0.0], "weight 0.0 of source 's1' is not a positive number"),
+        ([3, 3], [1.0, -1.0], "weight -1.0 of source 's1' is not a positive number"),
         ([3, 3], [1.0, float("nan")], "is not a positive number"),
         ([0, 0], None, "there is not a single example"),
     ],

@@ -37,6 +37,7 @@ def plans(draw: st.DrawFn) -> Plan:
         capacity=CAPACITY,
         seed=draw(st.integers(0, 9)),
         epochs=draw(st.sampled_from([0.5, 1.0, 2.0, 2.5])),
+        sampler=draw(st.sampled_from(["random", "sequential", "length_grouped"])),
     )
 
 
@@ -53,7 +54,7 @@ def test_every_epoch_holds_as_many_examples_as_there_are_and_no_batch_straddles_
     assert sum(sizes) == 2 * plan.examples_per_epoch
     assert sum(sizes[: plan.steps_per_epoch]) == plan.examples_per_epoch
     assert all(size == plan.batch.examples for size in sizes[: plan.steps_per_epoch - 1])
-    if plan.weights is None:
+    if not plan.mixing.weighted:
         first = [ref for step in range(plan.steps_per_epoch) for ref in plan.refs(step)]
         assert sorted(first) == [(index, row) for index, store in enumerate(plan.stores) for row in range(len(store))]
 
@@ -73,7 +74,8 @@ def test_the_ranks_together_compute_the_step_for_any_number_of_them(plan: Plan, 
 def test_the_global_batch_depends_on_neither_packing_capacity_nor_alignment(plan: Plan, step: int, align: int) -> None:
     other = Plan.build(
         plan.stores,
-        weights=plan.weights,
+        mixing=plan.mixing,
+        sampler=plan.sampler_name,
         batch=BatchConfig(examples=plan.batch.examples, packing="none"),
         capacity=2 * CAPACITY,
         seed=plan.seed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -9,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from arrowtune.data.slices import Split
 from arrowtune.section import Section
 
+_SAMPLERS = ("random", "sequential", "length_grouped")
 FormatName = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "pretokenized"]
 
 
@@ -24,8 +26,11 @@ class SourceConfig(Section):
     split: str | None = None
     """The split of a saved `DatasetDict`, and which of its rows: `train`, `train[:1000]`, `train[10%:20%]`, or `[:1000]` of any
     source. All rows are prepared, once for all slices; `limit` reads less."""
-    weight: Annotated[float, Field(gt=0)] | None = None
-    """Share of the training examples. Either every train source has one or none has."""
+    weight: Annotated[float, Field(gt=0)] | Annotated[str, Field(pattern=r"^size(\^\d+(\.\d+)?)?$")] | None = None
+    """Share of the training examples: a number, or `size` or `size^0.5`, a power of how many examples there are. Either every
+    train source has one or none has."""
+    max_passes: Annotated[float, Field(gt=0)] | None = None
+    """Draw each example at most so often, where sources have weights; what the source would get beyond goes to the others."""
     limit: Annotated[int, Field(gt=0)] | None = None
     """Read at most this many rows, in source order."""
     revision: str | None = None
@@ -88,6 +93,15 @@ class TokenizerConfig(Section):
     """Use the fast token engine where it gives the same ids as the reference."""
 
 
+class WeightsUntil(Section):
+    """Weights that hold for a part of the run."""
+
+    until: Annotated[int, Field(gt=0)] | None = None
+    """The step with which the next entry begins; the last entry has none."""
+    weights: dict[str, Annotated[float, Field(ge=0)]]
+    """Share of the training examples by name of the source; one that is not named is left out."""
+
+
 class DataConfig(Section):
     """What is trained on and evaluated, and how rows become examples."""
 
@@ -95,6 +109,17 @@ class DataConfig(Section):
     """The training sources."""
     eval: Sources = ()
     """The evaluation sources, each reported under its name."""
+    weight_schedule: Annotated[tuple[WeightsUntil, ...], Field(strict=False)] = ()
+    """Weights that change by step, in place of a `weight` for each source: `[{until: 1000, weights: {easy: 0.9, hard: 0.1}},
+    {weights: {easy: 0.3, hard: 0.7}}]`."""
+    exhausted: Literal["repeat", "stop", "error"] = "repeat"
+    """What happens when every example of a source has been drawn: it begins again in another order, the run ends there, or a run
+    that would come to it is refused. Without weights that is the end of the first epoch."""
+    sampler: str = "random"
+    """The order of the examples: `random`, `sequential`, `length_grouped` (batches of like length), or a class of one's own,
+    `module:Class` or `path/to/file.py:Class`."""
+    sampler_options: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of a sampler of one's own."""
     max_length: Annotated[int, Field(ge=2)] = 2048
     """The most tokens an example may have."""
     train_on: Literal["all_assistant_messages", "last_assistant_message", "everything"] = "all_assistant_messages"
@@ -127,6 +152,40 @@ class DataConfig(Section):
                 "train_on: everything trains reasoning and boilerplate too; "
                 "leave train_on_reasoning and train_on_boilerplate true"
             )
+        return self
+
+    @field_validator("sampler")
+    @classmethod
+    def _is_a_sampler(cls, value: str) -> str:
+        if value not in _SAMPLERS and not all(value.rpartition(":")[::2]):
+            raise ValueError(f"must be one of {', '.join(_SAMPLERS)}, module:Class or path/to/file.py:Class")
+        return value
+
+    @model_validator(mode="after")
+    def _order_is_one(self) -> DataConfig:
+        weighted = bool(self.weight_schedule) or any(source.weight is not None for source in self.train)
+        named = [source for source in self.train if source.max_passes is not None]
+        if named and not weighted:
+            raise ValueError(f"max_passes of {named[0].name or named[0].path!r} needs weights: without them epochs say it")
+        if self.sampler_options and self.sampler in _SAMPLERS:
+            raise ValueError(f"sampler {self.sampler} has no sampler_options")
+        if self.sampler not in _SAMPLERS and (weighted or self.exhausted != "repeat"):
+            raise ValueError("a sampler of one's own decides alone: leave out weights, weight_schedule and exhausted")
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_is_one(self) -> DataConfig:
+        ends = [entry.until for entry in self.weight_schedule]
+        if not ends:
+            return self
+        if ends[-1] is not None or None in ends[:-1]:
+            raise ValueError("every entry of weight_schedule but the last has an until")
+        if any(a >= b for a, b in pairwise(end for end in ends if end is not None)):
+            raise ValueError("the until of weight_schedule must rise from entry to entry")
+        if any(source.weight is not None for source in self.train):
+            raise ValueError("sources have a weight of their own or a weight_schedule, not both")
+        if not all(any(entry.weights.values()) for entry in self.weight_schedule):
+            raise ValueError("every entry of weight_schedule must give one source a weight above 0")
         return self
 
     @model_validator(mode="after")

@@ -50,6 +50,15 @@ class Mixture:
             counts = [count + int(more) for count, more in zip(counts, turns, strict=True)]
         return counts
 
+    def draws_until(self, source: int, count: int) -> int:
+        """The fewest draws among which `count` come from a source; `count` is at least 1."""
+        # A block gives each source its share but for less than one draw.
+        number = max(0, (count - 1) * sum(self.shares) // (self.shares[source] * self.block) - 1)
+        while self._at_block(number + 1)[source] < count:
+            number += 1
+        own = np.flatnonzero(self._turns(number) == source)
+        return number * self.block + int(own[count - self._at_block(number)[source] - 1]) + 1
+
     def draw(self, start: int, count: int) -> tuple[Turns, Ints]:
         """The sources of draws `start` to `start + count`, and for each how often that source was drawn before.
 
@@ -96,11 +105,7 @@ def mixture(weights: Sequence[float], names: Sequence[str]) -> Mixture:
             raise PlanError(
                 f"the weight {weight} of source {name!r} is not a positive number", hint="leave the source out instead"
             )
-    fractions = [Fraction(repr(float(weight))) for weight in weights]
-    scale = math.lcm(*(fraction.denominator for fraction in fractions))
-    shares = [int(fraction * scale) for fraction in fractions]
-    divisor = math.gcd(*shares)
-    shares = [share // divisor for share in shares]
+    shares = _whole(weights)
     whole = sum(shares)
     rarest = min(range(len(shares)), key=shares.__getitem__)
     if whole > _LARGEST_BLOCK * shares[rarest]:
@@ -112,6 +117,21 @@ def mixture(weights: Sequence[float], names: Sequence[str]) -> Mixture:
         return Mixture(tuple(shares), whole * max(1, _BLOCK // whole))
     # With at least one draw of every source in a block, rounding can never take back what an earlier block gave.
     return Mixture(tuple(shares), max(_BLOCK, -(-whole // shares[rarest])))
+
+
+def shares_of(weights: Sequence[float]) -> list[float]:
+    """Weights as shares of one; the same ones for 3, 1 and for 0.75, 0.25."""
+    shares = _whole(weights)
+    return [share / sum(shares) for share in shares]
+
+
+def _whole(weights: Sequence[float]) -> list[int]:
+    """Weights as the smallest whole numbers in the same proportion; at least one is above 0."""
+    fractions = [Fraction(repr(float(weight))) for weight in weights]
+    scale = math.lcm(*(fraction.denominator for fraction in fractions))
+    shares = [int(fraction * scale) for fraction in fractions]
+    divisor = math.gcd(*shares)
+    return [share // divisor for share in shares]
 
 
 @functools.lru_cache(maxsize=16)

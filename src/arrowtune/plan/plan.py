@@ -7,18 +7,25 @@ alignment nor the number of ranks; how they share rows depends on packing, and w
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from arrowtune.errors import PlanError
 from arrowtune.plan.batch import make_batches
 from arrowtune.plan.config import BatchConfig
 from arrowtune.plan.deal import deal
+from arrowtune.plan.mixing import Mixing
+from arrowtune.plan.mixture import shares_of
 from arrowtune.plan.order import ORDER_VERSION, Order, Refs
 from arrowtune.plan.packing import check_fits, pack, rows_of
+from arrowtune.plan.samplers import LengthGrouped, Sampler, load_sampler
+from arrowtune.plan.shares import lay_out
 from arrowtune.protocols import Examples
 from arrowtune.types import Batch, PlannedStep, Row, StepTotals
 
@@ -32,29 +39,38 @@ class Plan:
     Attributes:
         stores: The sources.
         order: Every draw of the run.
+        sampler: Which example each draw is: the order, or another.
         batch: What an optimizer step sees.
         capacity: Positions of a micro-batch row.
         align: Every document takes up a multiple of so many positions, inside the capacity.
         seed: Of the order.
-        weights: Share of each store as given, or None.
+        mixing: How the sources are mixed.
+        sampler_name: As the run file names it, with its options.
         steps: Optimizer steps of the run.
+        asked_steps: Those that were asked for; more than `steps` where sources run out before.
     """
 
     stores: tuple[Examples, ...]
     order: Order
+    sampler: Sampler
     batch: BatchConfig
     capacity: int
     align: int
     seed: int
-    weights: tuple[float, ...] | None
+    mixing: Mixing
+    sampler_name: str
     steps: int
+    asked_steps: int
 
     @classmethod
     def build(
         cls,
         stores: Sequence[Examples],
         *,
-        weights: Sequence[float] | None,
+        weights: Sequence[float | str] | None = None,
+        mixing: Mixing | None = None,
+        sampler: str = "random",
+        sampler_options: Mapping[str, Any] | None = None,
         batch: BatchConfig,
         capacity: int,
         seed: int,
@@ -66,7 +82,10 @@ class Plan:
 
         Args:
             stores: The training sources.
-            weights: Share of each, or None for every row once per epoch.
+            weights: Share of each, or None for every row once per epoch; short for `mixing`.
+            mixing: How the sources are mixed.
+            sampler: `random`, `sequential`, `length_grouped`, or a class of one's own (see `samplers`).
+            sampler_options: Further arguments of a class of one's own.
             batch: The global batch and the packing.
             capacity: Positions of a micro-batch row.
             seed: Of the order.
@@ -77,20 +96,42 @@ class Plan:
         Raises:
             PlanError: There is nothing to train on, or an example that no row can hold.
         """
-        order = Order([len(store) for store in stores], weights, seed, [store.name for store in stores])
+        mixing = mixing or Mixing(weights)
+        sizes, names = [len(store) for store in stores], [store.name for store in stores]
+        shares = None
+        if mixing.weighted:
+            phases = mixing.phases(sizes, names, -(-sum(sizes) // batch.examples), batch.examples)
+            shares = lay_out(phases, mixing.caps(sizes), names, stop=mixing.exhausted != "repeat")
+        end = sum(sizes) if mixing.exhausted != "repeat" else None
+        order = Order(sizes, shares, None if sampler == "sequential" else seed, names, end)
         for store in stores:
             check_fits(store, capacity, align)
-        per_epoch = -(-order.epoch_examples // batch.examples)
+        drawn = _sampler(sampler, sampler_options or {}, order, stores, batch.examples, seed)
+        per_epoch = -(-drawn.epoch_examples // batch.examples)
         if steps is None:
             # A third of an epoch of three steps is one step, whatever the last bit of the float says.
             steps = max(1, math.ceil(round((1.0 if epochs is None else epochs) * per_epoch, 9)))
-        shares = None if weights is None else tuple(weights)
-        return cls(tuple(stores), order, batch, capacity, align, seed, shares, steps)
+        most = _steps_of(order, batch.examples)
+        if most is not None and most < steps and mixing.exhausted == "error":
+            raise _runs_out(order, names, most, steps)
+        return cls(
+            tuple(stores),
+            order,
+            drawn,
+            batch,
+            capacity,
+            align,
+            seed,
+            mixing,
+            sampler if not sampler_options else f"{sampler} {json.dumps(sampler_options, sort_keys=True, default=str)}",
+            steps if most is None else min(steps, most),
+            steps,
+        )
 
     @property
     def examples_per_epoch(self) -> int:
-        """As many as the stores hold together, weighted or not."""
-        return self.order.epoch_examples
+        """As many as the stores hold together, weighted or not; a sampler of one's own may say otherwise."""
+        return self.sampler.epoch_examples
 
     @property
     def steps_per_epoch(self) -> int:
@@ -109,6 +150,10 @@ class Plan:
             "batch.examples": str(self.batch.examples),
             "data.weights": self._shares(),
         }
+        if self.mixing.text():
+            named["data.train.max_passes"] = self.mixing.text()
+        if self.sampler_name != "random":
+            named["data.sampler"] = self.sampler_name
         sources = {f"data.train[{index}]": f"{store.identity} ({len(store)} rows)" for index, store in enumerate(self.stores)}
         return named | sources
 
@@ -132,11 +177,15 @@ class Plan:
             raise IndexError(f"step {step} is negative; the first step is 0")
         epoch, number = divmod(step, self.steps_per_epoch)
         first = number * self.batch.examples
-        return epoch * self.examples_per_epoch + first, min(self.batch.examples, self.examples_per_epoch - first)
+        start, count = epoch * self.examples_per_epoch + first, min(self.batch.examples, self.examples_per_epoch - first)
+        if self.order.end is not None:
+            start = min(start, self.order.end)
+            count = min(count, self.order.end - start)
+        return start, count
 
     def refs(self, step: int) -> Refs:
         """The examples of a 0-based step, in order: the same on every rank, for any number of ranks."""
-        return self.order.refs(*self.span(step))
+        return self.sampler.refs(*self.span(step))
 
     def rows(self, step: int) -> list[Row]:
         """The packed rows of a step, each with its indices into `refs(step)`."""
@@ -200,8 +249,14 @@ class Plan:
 
     def _shares(self) -> str:
         # As shares of one: 3, 1 and 0.75, 0.25 are the same order.
-        mix = self.order.mixture
-        return "none" if mix is None else ", ".join(repr(share / sum(mix.shares)) for share in mix.shares)
+        if not self.mixing.weighted:
+            return "none"
+        sizes, names = self.order.sizes, [store.name for store in self.stores]
+        phases = self.mixing.phases(sizes, names, self.steps_per_epoch, self.batch.examples)
+        return "; ".join(
+            ", ".join(map(repr, shares_of(phase.weights))) + ("" if phase.until is None else f" until draw {phase.until}")
+            for phase in phases
+        )
 
     def _packed(self, lengths: Ints) -> Ints:
         return pack(lengths, self.capacity, self.batch.packing)
@@ -212,3 +267,28 @@ class Plan:
         words = np.frombuffer(b"".join(identities), dtype="<u8")
         addresses = np.stack([words[refs.stores], refs.rows.astype("<u8")], axis=1)
         return hashlib.blake2b(addresses.tobytes(), digest_size=16).hexdigest()
+
+
+def _sampler(name: str, options: Mapping[str, Any], order: Order, stores: Sequence[Examples], batch: int, seed: int) -> Sampler:
+    if name in ("random", "sequential"):
+        return order
+    if name == "length_grouped":
+        return LengthGrouped(order, stores, batch, seed)
+    return load_sampler(name, options, stores, seed)
+
+
+def _steps_of(order: Order, batch: int) -> int | None:
+    """How many steps there are before nothing is left to draw; None where there is no end."""
+    if order.end is None:
+        return None
+    epochs, rest = divmod(order.end, order.epoch_examples)
+    return epochs * -(-order.epoch_examples // batch) + -(-rest // batch)
+
+
+def _runs_out(order: Order, names: Sequence[str], most: int, steps: int) -> PlanError:
+    source = None if order.shares is None else order.shares.ended_by
+    what = "every example has been seen" if source is None else f"source {names[source]!r} has no example left"
+    return PlanError(
+        f"{what} after step {most}, and the run has {steps}",
+        hint="train fewer steps, give the source a smaller weight, or set data.exhausted to repeat or stop",
+    )

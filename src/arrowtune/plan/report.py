@@ -12,6 +12,7 @@ import numpy.typing as npt
 from arrowtune.plan.deal import cost
 from arrowtune.plan.packing import lower_bound, pack
 from arrowtune.plan.plan import Plan
+from arrowtune.plan.samplers import Own
 
 Ints = npt.NDArray[np.int64]
 
@@ -125,8 +126,11 @@ def _layout(plan: Plan, step: int, world: int) -> tuple[int, int, int, int, int,
 
 def _sources(plan: Plan) -> tuple[list[SourceShare], bool]:
     draws = plan.span(plan.steps)[0]
-    mix = plan.order.mixture
-    weights = [None] * len(plan.stores) if mix is None else [share / sum(mix.shares) for share in mix.shares]
+    weights: list[float | None] = [None] * len(plan.stores)
+    if (shares := plan.order.shares) is not None and len(shares.segments) == 1:
+        [first] = shares.segments
+        for source, share in zip(first.sources, first.mixture.shares, strict=True):
+            weights[source] = share / sum(first.mixture.shares)
     taken = []
     estimated = False
     for index, (store, (passes, rows, scale)) in enumerate(zip(plan.stores, _taken(plan, draws), strict=True)):
@@ -144,13 +148,17 @@ def _sources(plan: Plan) -> tuple[list[SourceShare], bool]:
 def _taken(plan: Plan, draws: int) -> Iterator[tuple[int, Ints, float]]:
     """Of each source: whole passes, rows of the pass that is not finished, and how many rows each of them stands for."""
     order = plan.order
-    if order.mixture is None:
+    if isinstance(plan.sampler, Own):  # Nothing is known of it but what it gives.
+        refs = plan.sampler.refs(0, min(draws, _COUNTED_ROWS))
+        for source in range(len(order.sizes)):
+            yield 0, refs.rows[refs.stores == source], draws / max(1, len(refs))
+    elif order.shares is None:
         passes, rest = divmod(draws, order.epoch_examples)
         refs = order.refs(draws - rest, min(rest, _COUNTED_ROWS))
         for source in range(len(order.sizes)):
             yield passes, refs.rows[refs.stores == source], rest / max(1, len(refs)) if rest else 1.0
     else:
-        for source, (count, size) in enumerate(zip(order.mixture.counts(draws), order.sizes, strict=True)):
+        for source, (count, size) in enumerate(zip(order.shares.counts(draws), order.sizes, strict=True)):
             passes, rest = divmod(count, size)
             rows = order.pass_rows(source, passes, min(rest, _COUNTED_ROWS))
             yield passes, rows, rest / len(rows) if rest else 1.0
@@ -163,6 +171,10 @@ def _warnings(plan: Plan, world: int, efficiency: float, steps: Sequence[int]) -
             f"micro-batch rows are only {efficiency:.0%} full, since few examples fit together into "
             f"batch.micro_tokens={plan.capacity}: {capacity} would fill them to {full:.0%}"
         )
+    if plan.steps < plan.asked_steps:
+        source = None if plan.order.shares is None else plan.order.shares.ended_by
+        who = "every example has been seen" if source is None else f"source {plan.stores[source].name!r} has no example left"
+        yield f"the run ends after step {plan.steps} of {plan.asked_steps}: {who}"
     if plan.batch.examples < world:
         yield f"batch.examples={plan.batch.examples} keeps only {plan.batch.examples} of {world} ranks busy"
 
