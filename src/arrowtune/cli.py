@@ -92,8 +92,18 @@ def _verb(function: Callable[..., Any], parent: typer.Typer | None = None) -> Ca
 
 
 @_verb
-def train(run: RunFile, overrides: Overrides = None, as_json: Json = False) -> Any:
+def train(
+    run: RunFile,
+    overrides: Overrides = None,
+    allow_new_plan: Annotated[
+        bool,
+        typer.Option("--allow-new-plan", help="Continue although sources, weights, seed or batch of the run have changed."),
+    ] = False,
+    as_json: Json = False,
+) -> Any:
     """Prepare what is missing, then train. Continues a run that has a checkpoint."""
+    if allow_new_plan:
+        overrides = [*(overrides or ()), "checkpoint.allow_new_plan=true"]
     from arrowtune import api
     from arrowtune.data.progress import Bars
     from arrowtune.view.trained import trained_json, trained_text

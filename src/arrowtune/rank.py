@@ -88,6 +88,7 @@ class Rank:
             "progress": {"step": progress.step, "tokens": progress.tokens, "trained_tokens": progress.trained_tokens},
             "plan": self.plan.fingerprint,
             "total_steps": self.plan.steps,
+            "plan_shift": self.plan.shift,
             **self.trained_with,
         }
         path = self.checkpoints.save(progress.step, state, self.backend.save)
@@ -154,18 +155,19 @@ def _open(config: SFTConfig, inputs: Inputs, folder: RunFolder, stack: ExitStack
     longer = check_length(backend.model_config, config.data.max_length)
     stores = train_stores(config, data)
     plan = build_plan(run, stores, packs=not backend.why_not_packed)
-    run = with_plan(run, plan, why_not=backend.why_not_packed)
     checkpoints = Checkpoints(folder.checkpoints, keep=config.checkpoint.keep, ranks=backend)
+    found = _resume_point(config, checkpoints, ending_of(config, data, plan), backend)
+    plan, changes = _continued(found, plan, allow_new=config.checkpoint.allow_new_plan)
+    run = with_plan(run, plan, why_not=backend.why_not_packed)
     ending, last = ending_of(config, data, plan), last_step(config, plan)
-    found = _resume_point(config, checkpoints, ending, backend)
-    progress = _restore(found, plan, backend) if found else Progress()
+    progress = _restore(found, backend) if found else Progress()
     done = leader(backend, lambda: ending.finished(last, found.step if found else None))
     trackers: list[Tracker] = [open_trackers((), folder.path, plan.steps, progress.step)]
     trained_with: Mapping[str, Any] = {}
     stack.callback(lambda: trackers[-1].close())
     if done is None:
         trained_with = leader(backend, lambda: _begin(run, data, ending, progress, last, trackers))
-        for event, fields in _opening(found, checkpoints.passed_over, plan, backend):
+        for event, fields in _opening(found, checkpoints.passed_over, plan, changes, backend):
             trackers[-1].event(progress.step, event, **fields)
         if longer:
             trackers[-1].event(progress.step, "warning", message=longer)
@@ -192,7 +194,7 @@ def _loop(config: SFTConfig, plan: Plan, stores: Sequence[Any], backend: Backend
     return Loop(
         backend,
         Schedule.build(config.schedule, peak=config.optimizer.lr, total_steps=plan.steps),
-        plan.steps_per_epoch,
+        plan.epoch,
         lambda step: _rows(plan, stores, step),
     )
 
@@ -235,21 +237,40 @@ def _resume_point(config: SFTConfig, checkpoints: Checkpoints, ending: Ending, b
     return None
 
 
-def _restore(checkpoint: Checkpoint, plan: Plan, backend: Backend) -> Progress:
-    """Load a checkpoint that was saved for the same plan."""
-    differences = plan.differences(checkpoint.state["plan"])
-    if differences:
-        changes = "; ".join(differences)
+def _continued(found: Checkpoint | None, plan: Plan, *, allow_new: bool) -> tuple[Plan, list[str]]:
+    """The plan as it goes on from a checkpoint, and what is otherwise than when that was saved.
+
+    Raises:
+        CheckpointError: The plan is another one, and that is not allowed, or nothing of it is left.
+    """
+    if found is None:
+        return plan, []
+    changes = plan.differences(found.state["plan"])
+    if not changes:
+        return plan.shifted(int(found.state.get("plan_shift", 0))), []
+    if not allow_new:
         raise CheckpointError(
-            f"{checkpoint.path} was saved for another plan: {changes}",
-            hint="undo the change, or give this run another name or output_dir",
+            f"{found.path} was saved for another plan: {'; '.join(changes)}",
+            hint="undo the change, give this run another name or output_dir, or go on with the new plan: --allow-new-plan",
         )
+    tokens = int(found.state["progress"]["tokens"])
+    there = plan.step_at(tokens)
+    if there >= plan.steps:
+        raise CheckpointError(
+            f"{found.path} has seen {tokens} tokens, and the {plan.steps} steps of the new plan have no more than that",
+            hint="raise train.epochs or train.steps",
+        )
+    return plan.shifted(there - found.step), changes
+
+
+def _restore(checkpoint: Checkpoint, backend: Backend) -> Progress:
+    """Load a checkpoint."""
     together(backend, lambda: backend.load(checkpoint.path))
     return Progress(**checkpoint.state["progress"])
 
 
 def _opening(
-    found: Checkpoint | None, passed_over: Sequence[str], plan: Plan, backend: Backend
+    found: Checkpoint | None, passed_over: Sequence[str], plan: Plan, changes: Sequence[str], backend: Backend
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The first events of a run."""
     told: dict[str, Any] = {"total_steps": plan.steps, "world_size": backend.world_size, "packing": plan.batch.packing}
@@ -258,6 +279,15 @@ def _opening(
     if backend.why_not_packed:
         told["message"] = backend.why_not_packed
     yield "resume" if found else "start", told
+    if found is not None and changes:
+        yield (
+            "new_plan",
+            {
+                "changes": "; ".join(changes),
+                "tokens": found.state["progress"]["tokens"],
+                "step_of_plan": found.step + plan.shift,
+            },
+        )
     for reason in passed_over:
         yield "warning", {"message": f"passed over: {reason}"}
     before = found.state.get("total_steps", plan.steps) if found else plan.steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from arrowtune.backends.sizes import check_length, read_config
@@ -65,6 +66,7 @@ def build_plan(run: Resolved, stores: Sequence[Examples], *, packs: bool = True)
         seed=config.train.seed,
         epochs=config.train.epochs if config.train.steps or config.train.epochs else 1.0,
         steps=config.train.steps,
+        cache=Path(run["data.cache_dir"]) / "steps",
     )
 
 
@@ -75,7 +77,9 @@ def with_plan(run: Resolved, plan: Plan, *, why_not: str = "") -> Resolved:
         steps = Derived(plan.steps, "as written")
     else:
         epochs = train.epochs if train.epochs is not None else 1
-        per_epoch = f"{plan.examples_per_epoch} examples / batch.examples={run.config.batch.examples}, rounded up"
+        batch = run.config.batch
+        size = f"batch.examples={batch.size}, rounded up" if batch.tokens is None else f"batch.tokens={batch.tokens}"
+        per_epoch = f"{plan.examples_per_epoch} examples / {size}"
         steps = Derived(plan.steps, f"{epochs:g} epochs of {plan.steps_per_epoch} steps ({per_epoch})")
     warmup = Derived(warmup_steps(schedule.warmup, plan.steps), "share of all steps" if schedule.warmup < 1 else "as written")
     packing = Derived(plan.batch.packing, why_not or "as written")
@@ -113,15 +117,19 @@ def finished_already(inputs: Inputs) -> tuple[Progress, int] | None:
     config = inputs.run.config
     if config.checkpoint.resume != "auto" or not has_ended(config.run_dir):
         return None
-    plan = build_plan(inputs.run, train_stores(config, inputs.data))
-    done = ending_of(config, inputs.data, plan).finished(last_step(config, plan), _newest_step(RunFolder(config.run_dir)))
+    step, shift = _newest(RunFolder(config.run_dir))
+    plan = build_plan(inputs.run, train_stores(config, inputs.data)).shifted(shift)
+    done = ending_of(config, inputs.data, plan).finished(last_step(config, plan), step)
     return None if done is None else (done, plan.steps)
 
 
-def _newest_step(folder: RunFolder) -> int | None:
-    """The step of the checkpoint that was saved last: None where there is none, -1 where it is damaged."""
+def _newest(folder: RunFolder) -> tuple[int | None, int]:
+    """The step of the checkpoint that was saved last, None where there is none, -1 where it is damaged; and its plan's shift."""
     newest = last_marked(folder.checkpoints)
+    if newest is None:
+        return None, 0
     try:
-        return read_checkpoint(newest, digests=False).step if newest else None
+        found = read_checkpoint(newest, digests=False)
     except CheckpointError:
-        return -1
+        return -1, 0
+    return found.step, int(found.state.get("plan_shift", 0))

@@ -117,3 +117,45 @@ def test_another_plan_is_refused_with_the_difference(run_file: Path) -> None:
     assert process.returncode == 5
     assert "batch.examples was 16 and is now 8" in err
     assert "Traceback" not in err
+
+
+def test_a_run_goes_on_with_another_plan_where_that_is_allowed(run_file: Path) -> None:
+    run = train(run_file, "new-plan", FAST, "train.max_steps=5")
+    seen = sum(int(str(line["tokens"])) for line in train_lines(run))
+    refused = start(run_file, "new-plan", FAST, "batch.examples=8", "train.steps=24")
+    assert "--allow-new-plan" in refused.communicate(timeout=300)[1]
+    train(run_file, "new-plan", FAST, "batch.examples=8", "train.steps=24", "train.max_steps=8", "--allow-new-plan")
+    [event] = [line for line in events(run) if line["event"] == "new_plan"]
+    # Half as many examples a step in the same order: ten steps of the new plan are the five that were done.
+    assert (event["step"], event["step_of_plan"], event["tokens"]) == (5, 10, seen)
+    assert event["changes"] == "batch.examples was 16 and is now 8"
+    # The change is made once: from here on the run continues as any other.
+    train(run_file, "new-plan", FAST, "batch.examples=8", "train.steps=24")
+    assert [line["step"] for line in train_lines(run)] == list(range(1, 20))
+    whole = train_lines(train(run_file, "as-if", FAST, "batch.examples=8", "train.steps=24"))
+    assert [line["batch_digest"] for line in train_lines(run)[5:]] == [line["batch_digest"] for line in whole[10:]]
+    before = (run / "metrics.jsonl").read_bytes()
+    train(run_file, "new-plan", FAST, "batch.examples=8", "train.steps=24")
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_new_plan_with_nothing_left_is_refused(run_file: Path) -> None:
+    train(run_file, "no-plan", FAST, "train.max_steps=8")
+    refused = start(run_file, "no-plan", FAST, "batch.examples=8", "--allow-new-plan")
+    assert "the 12 steps of the new plan have no more than that" in refused.communicate(timeout=300)[1]
+    assert refused.returncode == 5
+
+
+def test_batches_of_tokens_resume_on_other_ranks(run_file: Path) -> None:
+    sizes = ["batch.examples=null", "batch.tokens=2000"]
+    whole = train_lines(train(run_file, "tokens", *sizes))
+    assert len(whole) == 12
+    assert all(int(str(line["tokens"])) <= 2000 for line in whole)
+    train(run_file, "tokens-stopped", *sizes, "train.max_steps=7")
+    run = train(run_file, "tokens-stopped", *sizes, "launch.devices_per_node=2")
+    assert_same_run(train_lines(run), whole, norm=1e-4)
+
+
+def events(run: Path) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "event"]

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from arrowtune.errors import PlanError
+from arrowtune.fingerprint import digest_json
 from arrowtune.plan.batch import make_batches
 from arrowtune.plan.config import BatchConfig
+from arrowtune.plan.cut import WINDOW, ByExamples, ByTokens, Cut
 from arrowtune.plan.deal import deal
 from arrowtune.plan.mixing import Mixing
 from arrowtune.plan.mixture import shares_of
@@ -31,6 +33,9 @@ from arrowtune.types import Batch, PlannedStep, Row, StepTotals
 
 Ints = npt.NDArray[np.int64]
 
+_NO_CUT = ByExamples(1, 1, None)
+"""Until there is one: it is made of the plan itself."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -40,6 +45,7 @@ class Plan:
         stores: The sources.
         order: Every draw of the run.
         sampler: Which example each draw is: the order, or another.
+        cut: Which draws make a step.
         batch: What an optimizer step sees.
         capacity: Positions of a micro-batch row.
         align: Every document takes up a multiple of so many positions, inside the capacity.
@@ -48,11 +54,13 @@ class Plan:
         sampler_name: As the run file names it, with its options.
         steps: Optimizer steps of the run.
         asked_steps: Those that were asked for; more than `steps` where sources run out before.
+        shift: Step 0 of the run is this step of the order: other than 0 where a run has changed its plan on its way.
     """
 
     stores: tuple[Examples, ...]
     order: Order
     sampler: Sampler
+    cut: Cut
     batch: BatchConfig
     capacity: int
     align: int
@@ -61,6 +69,7 @@ class Plan:
     sampler_name: str
     steps: int
     asked_steps: int
+    shift: int = 0
 
     @classmethod
     def build(
@@ -77,6 +86,7 @@ class Plan:
         epochs: float | None = None,
         steps: int | None = None,
         align: int = 1,
+        cache: Path | None = None,
     ) -> Plan:
         """Lay out a run.
 
@@ -92,6 +102,7 @@ class Plan:
             epochs: Passes over as many examples as the stores hold together; 1 where `steps` is None too.
             steps: Optimizer steps; goes before `epochs`.
             align: Every document takes up a multiple of so many positions.
+            cache: A folder for what takes long to count.
 
         Raises:
             PlanError: There is nothing to train on, or an example that no row can hold.
@@ -100,32 +111,37 @@ class Plan:
         sizes, names = [len(store) for store in stores], [store.name for store in stores]
         shares = None
         if mixing.weighted:
-            phases = mixing.phases(sizes, names, -(-sum(sizes) // batch.examples), batch.examples)
+            if mixing.schedule and batch.tokens is not None:
+                raise PlanError(
+                    "weights change by step, and steps by tokens", hint="give batch.examples in place of batch.tokens"
+                )
+            phases = mixing.phases(sizes, names, -(-sum(sizes) // batch.size), batch.size)
             shares = lay_out(phases, mixing.caps(sizes), names, stop=mixing.exhausted != "repeat")
         end = sum(sizes) if mixing.exhausted != "repeat" else None
         order = Order(sizes, shares, None if sampler == "sequential" else seed, names, end)
         for store in stores:
             check_fits(store, capacity, align)
-        drawn = _sampler(sampler, sampler_options or {}, order, stores, batch.examples, seed)
-        per_epoch = -(-drawn.epoch_examples // batch.examples)
-        if steps is None:
-            # A third of an epoch of three steps is one step, whatever the last bit of the float says.
-            steps = max(1, math.ceil(round((1.0 if epochs is None else epochs) * per_epoch, 9)))
-        most = _steps_of(order, batch.examples)
+        drawn = _sampler(sampler, sampler_options or {}, order, stores, batch.size, seed)
+        named = sampler if not sampler_options else f"{sampler} {json.dumps(sampler_options, sort_keys=True, default=str)}"
+        plan = cls(tuple(stores), order, drawn, _NO_CUT, batch, capacity, align, seed, mixing, named, 0, 0)
+        plan = replace(plan, cut=plan._cut(cache))
+        steps = plan.cut.steps(1.0 if epochs is None else epochs) if steps is None else steps
+        most = None if order.end is None else plan.cut.steps_of(order.end)
         if most is not None and most < steps and mixing.exhausted == "error":
             raise _runs_out(order, names, most, steps)
-        return cls(
-            tuple(stores),
-            order,
-            drawn,
-            batch,
-            capacity,
-            align,
-            seed,
-            mixing,
-            sampler if not sampler_options else f"{sampler} {json.dumps(sampler_options, sort_keys=True, default=str)}",
-            steps if most is None else min(steps, most),
-            steps,
+        return replace(plan, steps=steps if most is None else min(steps, most), asked_steps=steps)
+
+    def _cut(self, cache: Path | None) -> Cut:
+        epoch, end = self.examples_per_epoch, self.order.end
+        if self.batch.tokens is None:
+            return ByExamples(self.batch.size, epoch, end)
+        name = digest_json({**self.fingerprint, "end": end})
+        return ByTokens(
+            self.batch.tokens,
+            lambda start, count: self.lengths(self.sampler.refs(start, count)),
+            epoch,
+            end,
+            None if cache is None else lambda number: cache / f"{name}-{number}.npy",
         )
 
     @property
@@ -135,8 +151,12 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """The last step of an epoch takes what is left; no batch straddles epochs."""
-        return -(-self.examples_per_epoch // self.batch.examples)
+        """Of the first epoch. The last step of an epoch takes what is left; no batch straddles epochs."""
+        return self.cut.steps(1.0)
+
+    def epoch(self, steps: int) -> float:
+        """Epochs done after so many steps."""
+        return self.span(steps)[0] / self.examples_per_epoch
 
     @property
     def fingerprint(self) -> dict[str, str]:
@@ -147,7 +167,7 @@ class Plan:
         named = {
             "order": str(ORDER_VERSION),
             "train.seed": str(self.seed),
-            "batch.examples": str(self.batch.examples),
+            "batch.examples" if self.batch.tokens is None else "batch.tokens": str(self.batch.tokens or self.batch.size),
             "data.weights": self._shares(),
         }
         if self.mixing.text():
@@ -175,13 +195,28 @@ class Plan:
         """
         if step < 0:
             raise IndexError(f"step {step} is negative; the first step is 0")
-        epoch, number = divmod(step, self.steps_per_epoch)
-        first = number * self.batch.examples
-        start, count = epoch * self.examples_per_epoch + first, min(self.batch.examples, self.examples_per_epoch - first)
-        if self.order.end is not None:
-            start = min(start, self.order.end)
-            count = min(count, self.order.end - start)
-        return start, count
+        return self.cut.span(step + self.shift)
+
+    def shifted(self, shift: int) -> Plan:
+        """The same order from another of its steps on; the run ends where it would have."""
+        steps, asked = self.steps + self.shift - shift, self.asked_steps + self.shift - shift
+        return replace(self, shift=shift, steps=steps, asked_steps=asked)
+
+    def step_at(self, tokens: int) -> int:
+        """The first step of the order before which at least so many tokens have been seen."""
+        if tokens <= 0:
+            return 0
+        draws = seen = 0
+        while True:
+            # Batches end where epochs do, and so do these parts.
+            count = min(WINDOW, self.examples_per_epoch - draws % self.examples_per_epoch)
+            sums = np.cumsum(self.lengths(self.sampler.refs(draws, count)))
+            if seen + int(sums[-1]) >= tokens:
+                return self.cut.steps_of(draws + int(np.searchsorted(sums, tokens - seen)) + 1)
+            seen += int(sums[-1])
+            draws += count
+            if self.order.end is not None and draws >= self.order.end:
+                return self.cut.steps_of(self.order.end)
 
     def refs(self, step: int) -> Refs:
         """The examples of a 0-based step, in order: the same on every rank, for any number of ranks."""
@@ -252,7 +287,7 @@ class Plan:
         if not self.mixing.weighted:
             return "none"
         sizes, names = self.order.sizes, [store.name for store in self.stores]
-        phases = self.mixing.phases(sizes, names, self.steps_per_epoch, self.batch.examples)
+        phases = self.mixing.phases(sizes, names, -(-sum(sizes) // self.batch.size), self.batch.size)
         return "; ".join(
             ", ".join(map(repr, shares_of(phase.weights))) + ("" if phase.until is None else f" until draw {phase.until}")
             for phase in phases
@@ -275,14 +310,6 @@ def _sampler(name: str, options: Mapping[str, Any], order: Order, stores: Sequen
     if name == "length_grouped":
         return LengthGrouped(order, stores, batch, seed)
     return load_sampler(name, options, stores, seed)
-
-
-def _steps_of(order: Order, batch: int) -> int | None:
-    """How many steps there are before nothing is left to draw; None where there is no end."""
-    if order.end is None:
-        return None
-    epochs, rest = divmod(order.end, order.epoch_examples)
-    return epochs * -(-order.epoch_examples // batch) + -(-rest // batch)
 
 
 def _runs_out(order: Order, names: Sequence[str], most: int, steps: int) -> PlanError:

@@ -175,8 +175,8 @@ def _warnings(plan: Plan, world: int, efficiency: float, steps: Sequence[int]) -
         source = None if plan.order.shares is None else plan.order.shares.ended_by
         who = "every example has been seen" if source is None else f"source {plan.stores[source].name!r} has no example left"
         yield f"the run ends after step {plan.steps} of {plan.asked_steps}: {who}"
-    if plan.batch.examples < world:
-        yield f"batch.examples={plan.batch.examples} keeps only {plan.batch.examples} of {world} ranks busy"
+    if plan.batch.tokens is None and plan.batch.size < world:
+        yield f"batch.examples={plan.batch.size} keeps only {plan.batch.size} of {world} ranks busy"
 
 
 def _better_capacity(plan: Plan, steps: Sequence[int]) -> tuple[int, float] | None:

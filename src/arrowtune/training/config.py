@@ -63,6 +63,9 @@ class CheckpointConfig(Section):
     """`auto` continues from the newest complete checkpoint of the run folder, `never` refuses to, a path names one."""
     at_end: bool = True
     """After the last step."""
+    allow_new_plan: bool = False
+    """Continue a checkpoint although sources, weights, seed or batch have changed: from the step of the new plan before which as
+    many tokens were seen. `arrowtune train --allow-new-plan` says so once."""
 
 
 class ExportConfig(Section):

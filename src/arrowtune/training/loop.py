@@ -23,13 +23,13 @@ class Loop:
     Attributes:
         backend: The model and its optimizer.
         schedule: The learning rate of every step.
-        steps_per_epoch: For the fraction of epochs done.
+        epoch: Epochs done after so many steps.
         rows: Where the examples of a 0-based step come from, in words.
     """
 
     backend: Backend
     schedule: Schedule
-    steps_per_epoch: float
+    epoch: Callable[[int], float]
     rows: Callable[[int], str]
 
     def steps(self, planned: Iterable[PlannedStep]) -> Iterator[StepStats]:
@@ -59,7 +59,7 @@ class Loop:
                 padding=totals.padding,
                 seconds=now - started,
                 batch_digest=totals.digest,
-                epoch=(step + 1) / self.steps_per_epoch,
+                epoch=self.epoch(step + 1),
                 per_source=totals.per_source,
             )
             # Whatever the consumer does between two steps (evaluation, saving) is not the step's time.
