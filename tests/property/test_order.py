@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrowtune.errors import PlanError
+from arrowtune.plan import permutation
 from arrowtune.plan.mixture import mixture
 from arrowtune.plan.order import Order
 from arrowtune.plan.permutation import permute, stream_key
@@ -159,3 +160,20 @@ def test_what_cannot_be_mixed_is_named(sizes: list[int], weights: list[float] | 
 
 def test_an_empty_source_without_weights_gives_nothing() -> None:
     assert sorted(order_of([2, 0, 1], None).refs(0, 3)) == [(0, 0), (0, 1), (2, 0)]
+
+
+@given(
+    size=st.one_of(st.integers(1, 200), st.integers(1, 2**40)),
+    key=st.integers(0, 2**64 - 1),
+    passes=st.integers(0, 5),
+    data=st.data(),
+)
+def test_compiled_or_not_a_permutation_is_the_same(size: int, key: int, passes: int, data: st.DataObject) -> None:
+    positions = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=50)), np.int64)
+    turns = np.arange(len(positions)) // 7 + passes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(permutation, "_MANY", 1)
+        compiled = permutation.permute(positions, turns, size, key)
+        patch.setattr(permutation, "_MANY", 1 << 60)
+        plain = permutation.permute(positions, turns, size, key)
+    assert compiled.tolist() == plain.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -22,6 +23,12 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
         return build()(*args, **kwargs)
 
     return call
+
+
+@functools.cache
+def can_compile() -> bool:
+    """Whether numba is installed; looks for it without loading it."""
+    return find_spec("numba") is not None
 
 
 def _compile(function: Callable[P, R]) -> Callable[P, R]:

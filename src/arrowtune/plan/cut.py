@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -82,6 +83,7 @@ class ByTokens:
         epoch: Draws of an epoch.
         end: Draws of the run at most; None for no end.
         kept: Where the steps of an epoch's windows are kept; None keeps them in memory alone.
+        threads: How many may ask for lengths at once.
     """
 
     def __init__(
@@ -91,9 +93,11 @@ class ByTokens:
         epoch: int,
         end: int | None,
         kept: Callable[[int], Path] | None = None,
+        threads: int = 1,
     ) -> None:
         self._tokens, self._lengths, self._epoch, self._end, self._kept = tokens, lengths, epoch, end, kept
         self._windows = -(-epoch // WINDOW)
+        self._threads = threads
         self._sums = cache(self._count_or_recall)
         self._bounds = lru_cache(maxsize=4)(self._even)
 
@@ -144,7 +148,8 @@ class ByTokens:
         path = self._kept(epoch) if self._kept is not None and self._windows >= _WORTH_KEEPING else None
         if path is not None and (found := _read(path, self._windows)) is not None:
             return found
-        counts = [batches(self._of_window(epoch, window), self._tokens) for window in range(self._windows)]
+        with ThreadPoolExecutor(self._threads) as threads:
+            counts = list(threads.map(lambda window: batches(self._of_window(epoch, window), self._tokens), range(self._windows)))
         sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int64)
         if path is not None:
             _write(path, sums)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
 from arrowtune.plan.compiled import compiled
-from arrowtune.plan.packing import rows_of
 from arrowtune.types import Row
 
 Ints = npt.NDArray[np.int64]
@@ -23,7 +24,38 @@ def cost(lengths: Ints) -> Ints:
     return lengths * (_LINEAR + lengths)
 
 
-def deal(lengths: Ints, assigned: Ints, capacity: int, world: int, *, spread: bool) -> list[list[Row]]:
+class Dealt(Sequence[list[Row]]):
+    """The rows of every rank, in micro-step order; a rank's are put together when they are asked for.
+
+    Args:
+        assigned: int64[n], the row of each example.
+        slots: int64[micro-steps, ranks], which row is computed where; those beyond the last row stand for nothing to do.
+    """
+
+    def __init__(self, assigned: Ints, slots: Ints) -> None:
+        self._slots = slots
+        self._order = np.argsort(assigned, kind="stable")
+        self._ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(assigned, minlength=slots.size))])
+
+    def __len__(self) -> int:
+        return self._slots.shape[1]
+
+    @overload
+    def __getitem__(self, rank: int) -> list[Row]: ...
+    @overload
+    def __getitem__(self, rank: slice) -> list[list[Row]]: ...
+    def __getitem__(self, rank: int | slice) -> list[Row] | list[list[Row]]:
+        if isinstance(rank, slice):
+            return [self[one] for one in range(len(self))[rank]]
+        return [self._order[self._ends[slot] : self._ends[slot + 1]] for slot in self._slots[:, rank].tolist()]
+
+    @property
+    def empty(self) -> int:
+        """How many rows stand for nothing to do."""
+        return len(self._ends) - 1 - int(np.count_nonzero(np.diff(self._ends)))
+
+
+def deal(lengths: Ints, assigned: Ints, capacity: int, world: int, *, spread: bool) -> Dealt:
     """The rows of every rank, in micro-step order.
 
     All ranks wait for the slowest in every micro-step, so rows of like cost share one. Where the packing leaves room,
@@ -38,7 +70,7 @@ def deal(lengths: Ints, assigned: Ints, capacity: int, world: int, *, spread: bo
         spread: Whether examples may move to other rows; the loss does not depend on it.
 
     Returns:
-        `world` lists of equal length; an empty row stands for nothing to do.
+        As many rows for each rank; an empty row stands for nothing to do.
     """
     rows = int(assigned.max()) + 1 if len(assigned) else 0
     micro_steps = max(1, -(-rows // world))
@@ -50,13 +82,11 @@ def deal(lengths: Ints, assigned: Ints, capacity: int, world: int, *, spread: bo
         if evenly[0] >= 0:
             assigned = np.empty_like(assigned)
             assigned[order] = evenly
-    filled = rows_of(assigned)
     totals = np.bincount(assigned, weights=costs, minlength=slots)
-    filled += [np.zeros(0, dtype=np.int64)] * (slots - len(filled))
     # The dearest first: a micro-step that does not fit the device's memory is found at once, not at the end.
     ranked = np.argsort(-totals, kind="stable").reshape(micro_steps, world)
     ranked[1::2] = ranked[1::2, ::-1]
-    return [[filled[slot] for slot in ranked[:, rank]] for rank in range(world)]
+    return Dealt(assigned, ranked)
 
 
 @compiled

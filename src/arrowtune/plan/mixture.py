@@ -68,7 +68,10 @@ class Mixture:
         if not count:
             return np.zeros(0, np.int32), np.zeros(0, np.int64)
         numbers = range(start // self.block, (start + count - 1) // self.block + 1)
-        turns = np.concatenate([self._turns(number) for number in numbers])
+        if self.block % sum(self.shares):
+            turns = np.concatenate([self._turns(number) for number in numbers])
+        else:  # All blocks are the same.
+            turns = np.tile(self._turns(0), len(numbers))
         before = np.empty(len(turns), dtype=np.int64)
         for source, drawn in enumerate(self._at_block(numbers[0])):
             own = np.flatnonzero(turns == source)

@@ -14,7 +14,12 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
+from arrowtune.plan.compiled import can_compile, compiled
+
 UInts = npt.NDArray[np.uint64]
+
+_MANY = 1 << 10
+"""Positions from which on compiling pays."""
 
 _ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -41,6 +46,8 @@ def permute(positions: npt.NDArray[np.int64], passes: npt.NDArray[np.int64], n: 
     Returns:
         int64[k] in [0, n).
     """
+    if len(positions) >= _MANY and can_compile():
+        return _permute_many(positions, passes, n, np.uint64(key), np.array(_ROUND_KEYS))
     bits = max(1, (n - 1).bit_length())
     keys = _mix(np.uint64(key) ^ _mix(passes.astype(np.uint64) + np.uint64(_GOLDEN)))
     values = _feistel(positions.astype(np.uint64), keys, bits)
@@ -50,6 +57,44 @@ def permute(positions: npt.NDArray[np.int64], passes: npt.NDArray[np.int64], n: 
         values[outside] = walked
         outside = outside[walked >= np.uint64(n)]
     return values.astype(np.int64)
+
+
+@compiled
+def _permute_many(
+    positions: npt.NDArray[np.int64], passes: npt.NDArray[np.int64], n: int, key: np.uint64, round_keys: UInts
+) -> npt.NDArray[np.int64]:
+    """The same in one loop: a third of the time where there are many, and other threads may run meanwhile."""
+
+    def mix(value: np.uint64) -> np.uint64:
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return value ^ (value >> np.uint64(31))
+
+    bits = 1
+    while bits < 63 and (n - 1) >> bits:
+        bits += 1
+    low_bits, high_bits = np.uint64((bits + 1) // 2), np.uint64(bits // 2)
+    one, end = np.uint64(1), np.uint64(n)
+    low_mask, high_mask = (one << low_bits) - one, (one << high_bits) - one
+    placed = np.empty(len(positions), np.int64)
+    mixed, last = key, np.int64(-1)
+    for place in range(len(positions)):
+        if passes[place] != last:
+            last = passes[place]
+            mixed = mix(key ^ mix(np.uint64(last) + np.uint64(0x9E3779B97F4A7C15)))
+        value = np.uint64(positions[place])
+        while True:
+            low, high = value & low_mask, value >> low_bits
+            for number in range(len(round_keys)):
+                if number % 2:
+                    low = low ^ (mix(high ^ (mixed + round_keys[number])) & low_mask)
+                else:
+                    high = high ^ (mix(low ^ (mixed + round_keys[number])) & high_mask)
+            value = (high << low_bits) | low
+            if value < end:
+                break
+        placed[place] = np.int64(value)
+    return placed
 
 
 def _feistel(values: UInts, keys: UInts, bits: int) -> UInts:

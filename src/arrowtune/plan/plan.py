@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from arrowtune.fingerprint import digest_json
 from arrowtune.plan.batch import make_batches
 from arrowtune.plan.config import BatchConfig
 from arrowtune.plan.cut import WINDOW, ByExamples, ByTokens, Cut
-from arrowtune.plan.deal import deal
+from arrowtune.plan.deal import Dealt, deal
 from arrowtune.plan.mixing import Mixing
 from arrowtune.plan.mixture import shares_of
 from arrowtune.plan.order import ORDER_VERSION, Order, Refs
@@ -142,6 +143,8 @@ class Plan:
             epoch,
             end,
             None if cache is None else lambda number: cache / f"{name}-{number}.npy",
+            # A sampler of one's own may not be for several threads.
+            (os.cpu_count() or 1) if self.sampler is self.order else 1,
         )
 
     @property
@@ -230,7 +233,7 @@ class Plan:
         """The rows that one rank computes; every rank has as many, an empty one where nothing is left (see `deal`)."""
         return self.dealt(self.refs(step), world)[rank]
 
-    def dealt(self, refs: Refs, world: int) -> list[list[Row]]:
+    def dealt(self, refs: Refs, world: int) -> Dealt:
         """The rows of every rank, for the refs of one step."""
         lengths = self.aligned(refs)
         return deal(lengths, self._packed(lengths), self.capacity, world, spread=self.batch.packing != "none")
@@ -256,7 +259,7 @@ class Plan:
         dealt = self.dealt(refs, world)
         return PlannedStep(step, make_batches(self.stores, refs, dealt[rank], self.align), self.totals_of(refs, dealt))
 
-    def totals_of(self, refs: Refs, dealt: Sequence[Sequence[Row]]) -> StepTotals:
+    def totals_of(self, refs: Refs, dealt: Dealt) -> StepTotals:
         """The totals of the refs of a step and the rows of all its ranks."""
         tokens, trained, weight = 0, 0, 0.0
         per_source: dict[str, int] = {}
@@ -266,8 +269,7 @@ class Plan:
             trained += int(store.trained_tokens[rows].sum(dtype=np.int64))
             weight += float(store.loss_weight_sums[rows].sum(dtype=np.float64))
             per_source[store.name] = len(rows)
-        empty = sum(not len(row) for rank in dealt for row in rank)
-        padding = int(self.aligned(refs).sum()) - tokens + empty * self.align
+        padding = int(self.aligned(refs).sum()) - tokens + dealt.empty * self.align
         return StepTotals(len(refs), tokens, trained, weight, padding, per_source, self._digest(refs))
 
     def lengths(self, refs: Refs) -> Ints:
