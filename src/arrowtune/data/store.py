@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from arrowtune.data.copy_rows import copy_rows
 from arrowtune.data.shelf import TOUCH_SECONDS, touch
 from arrowtune.data.store_batch import Places, to_numpy
 from arrowtune.data.store_format import ARRAYS, HISTORY, MANIFEST, SELECTION, STORE_VERSION
@@ -110,18 +111,15 @@ class Store:
         np.cumsum(lengths, out=offsets[1:])
         places = wanted if self._selected is None else self._selected[wanted]
         files = np.searchsorted(self._firsts, places, "right") - 1
-        ids: list[npt.NDArray[Any]] = [_NOTHING] * len(wanted)
-        weights: list[npt.NDArray[Any]] = [_NOTHING] * len(wanted)
+        found = Tokens(np.empty(int(offsets[-1]), np.int32), np.ones(int(offsets[-1]), np.float32), offsets)
         for number in np.unique(files).tolist():
             mine = np.flatnonzero(files == number)
             file = self._file(number)
             id_starts, weight_starts = file.starts(places[mine] - self._firsts[number])
-            _views(ids, mine, file.ids.values, id_starts, lengths[mine])
+            # A row may be longer than is asked for, where it is cut to `max_length`.
+            copy_rows(file.ids.values, id_starts, lengths[mine], found.input_ids, offsets[mine])
             if file.weights is not None and weight_starts is not None:
-                _views(weights, mine, file.weights.values, weight_starts, lengths[mine])
-            else:
-                _views(weights, mine, np.broadcast_to(_ONE, int(lengths.max())), np.zeros(len(mine), np.int64), lengths[mine])
-        found = Tokens(_together(ids, np.dtype(np.int32), offsets), _together(weights, np.dtype(np.float32), offsets), offsets)
+                copy_rows(file.weights.values, weight_starts, lengths[mine], found.loss_weights, offsets[mine])
         if self.linked:
             found.loss_weights[offsets[:-1]] = 0  # A store's own weights were written so.
         return found
@@ -205,29 +203,6 @@ def parts_of(path: Path, manifest: Mapping[str, Any]) -> list[Part]:
         return [Part(Path(one["path"]), one["rows"], one["ids"], one["weights"], one["digest"]) for one in linked]
     data = (entry for entry in manifest["files"] if entry["name"].startswith("data-"))
     return [Part(path / one["name"], one["rows"], "input_ids", "loss_weights", one["digest"]) for one in data]
-
-
-_NOTHING: npt.NDArray[Any] = np.zeros(0, np.int32)
-_ONE: npt.NDArray[Any] = np.ones(1, np.uint8)
-
-
-def _views(
-    out: list[npt.NDArray[Any]],
-    rows: npt.NDArray[np.int64],
-    values: npt.NDArray[Any],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int32],
-) -> None:
-    """Where rows lie; a row may be longer than is asked for, where it is cut to `max_length`."""
-    for row, start, stop in zip(rows.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True):
-        out[row] = values[start:stop]
-
-
-def _together(views: list[npt.NDArray[Any]], dtype: np.dtype[Any], offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    out = np.empty(int(offsets[-1]), dtype)
-    if views:
-        np.concatenate(views, out=out, casting="unsafe")
-    return out
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

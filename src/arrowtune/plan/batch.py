@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from arrowtune.compiled import compiled, compiles
 from arrowtune.plan.order import Refs
 from arrowtune.protocols import Examples, Tokens
 from arrowtune.types import Batch, Row
@@ -80,6 +81,8 @@ class _Laid(NamedTuple):
 
 def _lay_out(tokens: Tokens, align: int) -> _Laid:
     lengths = np.diff(tokens.offsets)
+    if align == 1 and compiles():
+        return _Laid(*_laid_at_once(tokens.input_ids, tokens.loss_weights, tokens.offsets), lengths, tokens.offsets)
     padded = -(-lengths // align) * align
     starts = _offsets(padded)
     input_ids, targets, loss_weights = _shift(tokens)
@@ -93,12 +96,33 @@ def _lay_out(tokens: Tokens, align: int) -> _Laid:
     return _Laid(input_ids, targets, loss_weights, positions, lengths, starts)
 
 
+@compiled
+def _laid_at_once(
+    ids: npt.NDArray[np.int32], weights: npt.NDArray[np.float32], offsets: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Inputs, targets, their weights and positions in one pass over the tokens, where nothing is padded."""
+    size = len(ids)
+    inputs, targets = np.empty(size, np.int64), np.empty(size, np.int64)
+    shifted, positions = np.empty(size, np.float32), np.empty(size, np.int64)
+    for document in range(len(offsets) - 1):
+        start, stop = offsets[document], offsets[document + 1]
+        for place in range(start, stop):
+            inputs[place] = ids[place]
+            positions[place] = place - start
+        for place in range(start, stop - 1):
+            targets[place] = ids[place + 1]
+            shifted[place] = weights[place + 1]
+        targets[stop - 1] = 0
+        shifted[stop - 1] = 0.0
+    return inputs, targets, shifted, positions
+
+
 def _cut(laid: _Laid, first: int, last: int) -> Batch:
     """The micro-batch of consecutive documents."""
     lengths, starts = laid.lengths[first:last], laid.starts[first : last + 1]
     span = slice(starts[0], starts[-1])
-    bounds = _bounds(lengths, np.diff(starts)).astype(np.int32)
     padding = int(starts[-1] - starts[0] - lengths.sum())
+    bounds = (_bounds(lengths, np.diff(starts)) if padding else starts - starts[0]).astype(np.int32)
     return Batch(laid.input_ids[span], laid.targets[span], laid.loss_weights[span], laid.position_ids[span], bounds, padding)
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from arrowtune.plan.compiled import compiled
+from arrowtune.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
 

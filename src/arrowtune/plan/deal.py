@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from arrowtune.plan.compiled import compiled
+from arrowtune.compiled import compiled
 from arrowtune.types import Row
 
 Ints = npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ class Dealt(Sequence[list[Row]]):
         self._ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(assigned, minlength=slots.size))])
 
     def __len__(self) -> int:
-        return self._slots.shape[1]
+        return int(self._slots.shape[1])
 
     @overload
     def __getitem__(self, rank: int) -> list[Row]: ...
@@ -52,7 +52,8 @@ class Dealt(Sequence[list[Row]]):
     @property
     def empty(self) -> int:
         """How many rows stand for nothing to do."""
-        return len(self._ends) - 1 - int(np.count_nonzero(np.diff(self._ends)))
+        rows = np.diff(self._ends)
+        return len(rows) - int(np.count_nonzero(rows))
 
 
 def deal(lengths: Ints, assigned: Ints, capacity: int, world: int, *, spread: bool) -> Dealt:

@@ -19,8 +19,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from arrowtune.compiled import compiled
 from arrowtune.errors import PlanError
-from arrowtune.plan.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
 Turns = npt.NDArray[np.int32]

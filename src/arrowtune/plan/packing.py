@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from arrowtune.compiled import compiled
 from arrowtune.errors import PlanError
-from arrowtune.plan.compiled import compiled
 from arrowtune.protocols import Examples
 
 Ints = npt.NDArray[np.int64]

@@ -14,12 +14,12 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-from arrowtune.plan.compiled import can_compile, compiled
+from arrowtune.compiled import can_compile, compiled, compiles
 
 UInts = npt.NDArray[np.uint64]
 
 _MANY = 1 << 10
-"""Positions from which on compiling pays."""
+"""Positions from which on it pays to load the compiler."""
 
 _ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -46,7 +46,7 @@ def permute(positions: npt.NDArray[np.int64], passes: npt.NDArray[np.int64], n: 
     Returns:
         int64[k] in [0, n).
     """
-    if len(positions) >= _MANY and can_compile():
+    if (len(positions) >= _MANY or compiles()) and can_compile():
         return _permute_many(positions, passes, n, np.uint64(key), np.array(_ROUND_KEYS))
     bits = max(1, (n - 1).bit_length())
     keys = _mix(np.uint64(key) ^ _mix(passes.astype(np.uint64) + np.uint64(_GOLDEN)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import ParamSpec, TypeVar
@@ -29,6 +30,11 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 def can_compile() -> bool:
     """Whether numba is installed; looks for it without loading it."""
     return find_spec("numba") is not None
+
+
+def compiles() -> bool:
+    """Whether numba has been loaded, for this or for something else."""
+    return "numba" in sys.modules
 
 
 def _compile(function: Callable[P, R]) -> Callable[P, R]:
