@@ -245,6 +245,11 @@ def _continued(found: Checkpoint | None, plan: Plan, *, allow_new: bool) -> tupl
     """
     if found is None:
         return plan, []
+    if lacks := [name for name in ("plan", "progress") if not found.state.get(name)]:
+        raise CheckpointError(
+            f"{found.path} does not say where in the data it stands: it has no {' and no '.join(lacks)}",
+            hint="continue from another checkpoint with checkpoint.resume, or give this run another output_dir",
+        )
     changes = plan.differences(found.state["plan"])
     if not changes:
         return plan.shifted(int(found.state.get("plan_shift", 0))), []

@@ -119,6 +119,20 @@ def test_another_plan_is_refused_with_the_difference(run_file: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("lost", ["progress", "plan"])
+def test_B69_a_checkpoint_that_does_not_say_where_it_stands_in_the_data_is_refused(run_file: Path, lost: str) -> None:
+    run = train(run_file, f"lost-{lost}", FAST, "train.max_steps=2")
+    marker = run / "checkpoints" / "step-00000002" / "complete.json"
+    told = json.loads(marker.read_text())
+    del told["state"][lost]
+    marker.write_text(json.dumps(told))
+    process = start(run_file, f"lost-{lost}", FAST)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 5
+    assert f"does not say where in the data it stands: it has no {lost}" in err
+    assert "Traceback" not in err
+
+
 def test_a_run_goes_on_with_another_plan_where_that_is_allowed(run_file: Path) -> None:
     run = train(run_file, "new-plan", FAST, "train.max_steps=5")
     seen = sum(int(str(line["tokens"])) for line in train_lines(run))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arrowtune.data.store import Store
 from arrowtune.errors import PlanError
 from arrowtune.plan import EvalPlan, Loader, Plan
 from arrowtune.plan.config import BatchConfig
 from arrowtune.types import Batch
 from support.plan import ArrayExamples, SizedExamples
+from support.prepare import chat, prepare, write_lines
 
 CAPACITY = 40
 sources = st.lists(st.lists(st.integers(1, CAPACITY), min_size=1, max_size=40), min_size=1, max_size=3)
@@ -89,7 +92,7 @@ def test_the_global_batch_depends_on_neither_packing_capacity_nor_alignment(plan
 
 
 @given(plan=plans(), data=st.data())
-def test_resume_is_a_suffix(plan: Plan, data: st.DataObject) -> None:
+def test_B66_resume_is_a_suffix(plan: Plan, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, plan.steps))
     with Loader(plan, 0, 1) as whole, Loader(plan, 0, 1, start) as rest:
         undisturbed = [(one.step, [batch.input_ids.tolist() for batch in one.batches], one.totals) for one in whole]
@@ -204,7 +207,7 @@ def test_a_thousand_ranks_each_know_their_rows_alone() -> None:
     world=st.integers(1, 8),
     packing=packings,
 )
-def test_an_eval_set_is_read_once_by_all_ranks_together(lengths: list[int], world: int, packing: str) -> None:
+def test_B63_an_eval_set_is_read_once_by_all_ranks_together(lengths: list[int], world: int, packing: str) -> None:
     store = ArrayExamples.of_lengths(lengths)
     plan = EvalPlan(store, CAPACITY, packing)
     ranks = [list(plan.batches(rank, world)) for rank in range(world)]
@@ -224,3 +227,18 @@ def test_an_eval_set_of_several_windows() -> None:
 def test_an_eval_set_without_a_trained_token_is_refused(store: ArrayExamples) -> None:
     with pytest.raises(PlanError, match="'source' has no token to measure"):
         EvalPlan(store, 40)
+
+
+@pytest.mark.parametrize(("files", "world"), [(5, 4), (1, 8), (3, 7)])
+def test_B76_whatever_the_files_and_the_ranks_every_row_is_computed_once_an_epoch(tmp_path: Path, files: int, world: int) -> None:
+    for number in range(files):
+        write_lines(tmp_path / "data" / f"{number}.jsonl", [chat(f"q {number}", "a " * (1 + row % 9)) for row in range(20)])
+    store = Store(prepare(tmp_path / "data", tmp_path / "cache").path)
+    plan = Plan.build([store], batch=BatchConfig(examples=16), capacity=128, seed=1)
+    computed: list[int] = []
+    for step in range(plan.steps):
+        refs, ranks = plan.refs(step), [plan.rank_rows(step, rank, world) for rank in range(world)]
+        sizes = [sum(map(len, rows)) for rows in ranks]
+        assert max(sizes) - min(sizes) <= 2
+        computed += [int(refs.rows[index]) for rows in ranks for row in rows for index in row]
+    assert sorted(computed) == list(range(20 * files))
