@@ -111,7 +111,10 @@ class Store:
         np.cumsum(lengths, out=offsets[1:])
         places = wanted if self._selected is None else self._selected[wanted]
         files = np.searchsorted(self._firsts, places, "right") - 1
-        found = Tokens(np.empty(int(offsets[-1]), np.int32), np.ones(int(offsets[-1]), np.float32), offsets)
+        size = int(offsets[-1])
+        # Only files of others come without weights.
+        weights = np.ones(size, np.float32) if self.linked else np.empty(size, np.float32)
+        found = Tokens(np.empty(size, np.int32), weights, offsets)
         for number in np.unique(files).tolist():
             mine = np.flatnonzero(files == number)
             file = self._file(number)

@@ -34,12 +34,11 @@ def make_batches(stores: Sequence[Examples], refs: Refs, rows: Sequence[Row], al
         One batch per row.
     """
     everything = np.concatenate([*rows, np.zeros(0, np.int64)])
-    laid = _lay_out(gather(stores, refs[everything]), align) if len(everything) else None
-    batches, document = [], 0
-    for row in rows:
-        batches.append(_cut(laid, document, document + len(row)) if laid is not None and len(row) else _nothing(align))
-        document += len(row)
-    return batches
+    if not len(everything):
+        return [_nothing(align) for _ in rows]
+    laid = _lay_out(gather(stores, refs[everything]), align)
+    ends = np.cumsum([len(row) for row in rows]).tolist()
+    return [_cut(laid, first, last) if first < last else _nothing(align) for first, last in zip([0, *ends], ends, strict=False)]
 
 
 def gather(stores: Sequence[Examples], refs: Refs) -> Tokens:
@@ -69,6 +68,7 @@ class _Laid(NamedTuple):
         input_ids, targets, loss_weights, position_ids: As in `Batch`.
         lengths: int64[documents].
         starts: int64[documents + 1], where each document starts, its padding behind it.
+        padded: Whether any has padding.
     """
 
     input_ids: npt.NDArray[np.int64]
@@ -77,12 +77,13 @@ class _Laid(NamedTuple):
     position_ids: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
+    padded: bool
 
 
 def _lay_out(tokens: Tokens, align: int) -> _Laid:
     lengths = np.diff(tokens.offsets)
     if align == 1 and compiles():
-        return _Laid(*_laid_at_once(tokens.input_ids, tokens.loss_weights, tokens.offsets), lengths, tokens.offsets)
+        return _Laid(*_laid_at_once(tokens.input_ids, tokens.loss_weights, tokens.offsets), lengths, tokens.offsets, False)
     padded = -(-lengths // align) * align
     starts = _offsets(padded)
     input_ids, targets, loss_weights = _shift(tokens)
@@ -93,7 +94,7 @@ def _lay_out(tokens: Tokens, align: int) -> _Laid:
     bounds = _bounds(lengths, padded)
     positions = np.arange(bounds[-1])
     positions -= np.repeat(bounds[:-1], np.diff(bounds))
-    return _Laid(input_ids, targets, loss_weights, positions, lengths, starts)
+    return _Laid(input_ids, targets, loss_weights, positions, lengths, starts, bool(starts[-1] > tokens.offsets[-1]))
 
 
 @compiled
@@ -119,10 +120,13 @@ def _laid_at_once(
 
 def _cut(laid: _Laid, first: int, last: int) -> Batch:
     """The micro-batch of consecutive documents."""
-    lengths, starts = laid.lengths[first:last], laid.starts[first : last + 1]
-    span = slice(starts[0], starts[-1])
-    padding = int(starts[-1] - starts[0] - lengths.sum())
-    bounds = (_bounds(lengths, np.diff(starts)) if padding else starts - starts[0]).astype(np.int32)
+    starts = laid.starts[first : last + 1]
+    begin, end = int(starts[0]), int(starts[-1])
+    span, padding = slice(begin, end), 0
+    if laid.padded:
+        lengths = laid.lengths[first:last]
+        padding = end - begin - int(lengths.sum())
+    bounds = (_bounds(lengths, np.diff(starts)) if padding else starts - begin).astype(np.int32)
     return Batch(laid.input_ids[span], laid.targets[span], laid.loss_weights[span], laid.position_ids[span], bounds, padding)
 
 
