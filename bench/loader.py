@@ -62,13 +62,16 @@ def row_copies(store: Store, plan: Plan, count: int) -> float:
     """The ids and weights of the same rows, copied out of the mapped file one by one into arrays that are kept."""
     file = store._file(0)
     assert file.weights is not None
-    steps = [plan.refs(step).rows for step in range(count)]
-    places = [(store.lengths[rows], *file.starts(rows)) for rows in steps]
+    places = []
+    for rows in (plan.refs(step).rows for step in range(count)):
+        ids, weights = file.starts(rows)
+        assert weights is not None
+        places.append((store.lengths[rows], ids, weights))
     size = max(int(lengths.sum(dtype=np.int64)) for lengths, *_ in places)
     outs = np.empty(size, np.int32), np.empty(size, np.float32)
     started = time.perf_counter()
-    for lengths, *starts in places:
-        for values, first, out in zip((file.ids.values, file.weights.values), starts, outs, strict=True):
+    for lengths, ids, weights in places:
+        for values, first, out in zip((file.ids.values, file.weights.values), (ids, weights), outs, strict=True):
             end = 0
             for start, length in zip(first.tolist(), lengths.tolist(), strict=True):
                 out[end : end + length] = values[start : start + length]
