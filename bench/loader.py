@@ -1,8 +1,8 @@
 """Global batches a second: our loader, `datasets` with TRL's collator and two DataLoader workers, and a plain copy, in one run.
 
 256 examples a batch, 500 tokens at the mean, in random order, from warm files. Ours gives packed micro-batches with targets,
-weights and positions. Two copies are measured beside it: numpy's of the rows of the same batches out of the mapped store, which
-is the least that any loader must do, and numpy's of the finished batches, which lie in memory already.
+weights and positions. Two copies are measured beside it: numpy's of the rows of the same batches out of the mapped store,
+one by one, and numpy's of the finished batches, which lie in memory already.
 """
 
 from __future__ import annotations
