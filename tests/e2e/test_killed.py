@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-STEPS, KILLS = 60, 25
+STEPS, KILLS = 200, 25  # More steps than so many starts get on by.
 RUN = {
     "model": {"path": "tiny"},
     "data": {
@@ -71,8 +71,9 @@ def kill_when(process: subprocess.Popen[bytes], moment: Callable[[], bool]) -> b
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_B71_killed_fifty_times_during_training_and_saving(tmp_path: Path, ranks: int) -> None:
+def test_B71_killed_in_steps_and_in_saves_it_is_the_undisturbed_run(tmp_path: Path, ranks: int) -> None:
     (whole := tmp_path / "whole").mkdir()
     (killed := tmp_path / "killed").mkdir()
     undisturbed = start(whole, ranks)
@@ -104,5 +105,5 @@ def test_B71_killed_fifty_times_during_training_and_saving(tmp_path: Path, ranks
     assert [line["batch_digest"] for line in found] == [line["batch_digest"] for line in wanted]
     assert [line["lr"] for line in found] == [line["lr"] for line in wanted]
     assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in wanted], rel=1e-6)
-    assert kills >= KILLS // 2
+    assert kills == KILLS
     assert during_saves
