@@ -71,12 +71,14 @@ class Backend(Protocol):
     Attributes:
         rank, world_size: This rank among all.
         why_not_packed: Empty where documents may share a row; else one clause on why they must not.
+        notes: What else the user should know of how the model is computed, a sentence each.
         model_config: The model's configuration as it is, plain values.
     """
 
     rank: int
     world_size: int
     why_not_packed: str
+    notes: Sequence[str]
     model_config: Mapping[str, Any]
 
     def train_step(self, batches: Sequence[Batch], *, loss_weight: float, lr: float) -> StepResult:

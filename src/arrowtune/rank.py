@@ -293,6 +293,8 @@ def _opening(
                 "step_of_plan": found.step + plan.shift,
             },
         )
+    for note in backend.notes:
+        yield "note", {"message": note}
     for reason in passed_over:
         yield "warning", {"message": f"passed over: {reason}"}
     before = found.state.get("total_steps", plan.steps) if found else plan.steps

@@ -13,6 +13,7 @@ import pytest
 
 from support.assets import EXAMPLES, TINY
 from support.cli import arrowtune
+from support.training import logits_of
 
 RUN = """
 name: exported
@@ -66,15 +67,13 @@ def loaded(model: Path) -> dict[str, Any]:
 
 
 def test_the_export_has_the_logits_of_the_checkpoint(run: Path, exported: dict[str, Any]) -> None:
-    import torch
-
     from arrowtune.model import restored_model
     from arrowtune.origin import run_of
 
     checkpoint = run / "runs/exported/checkpoints/step-00000003"
-    with restored_model(run_of(checkpoint), checkpoint) as (backend, _), torch.no_grad():
-        model: Any = backend
-        logits = model.model(input_ids=torch.tensor(exported["ids"]), use_cache=False).logits.flatten().tolist()
+    with restored_model(run_of(checkpoint), checkpoint) as (backend, _):
+        (document,) = exported["ids"]
+        logits = logits_of(backend, document).flatten().tolist()
     assert logits == pytest.approx(exported["logits"], abs=1e-5)
 
 

@@ -13,7 +13,7 @@ import pytest
 from arrowtune.errors import ExportError
 from support.parity import SHAPE, model_folder
 from support.ranks import run_ranks
-from support.training import opened, train
+from support.training import logits_of, opened, train
 
 IDS = [5, 17, 250, 3, 99, 8]
 
@@ -25,12 +25,9 @@ MIXTURES: dict[str, dict[str, Any]] = {
 
 def trained_and_exported(model: Path, out: Path, dtype: str = "auto") -> np.ndarray:
     """Train two steps, export; the trained model's logits."""
-    import torch
-
     backend = opened(model)
     train(backend, 0, 2)
-    with torch.no_grad():
-        logits = backend.model(input_ids=torch.tensor([IDS]), use_cache=False).logits[0].numpy()
+    logits = logits_of(backend, IDS).numpy()
     backend.export(out, dtype)
     backend.close()
     return np.asarray(logits)

@@ -16,11 +16,13 @@ from arrowtune.plan import Plan
 from arrowtune.plan.config import BatchConfig
 from arrowtune.training import complete
 from arrowtune.training.checkpoint import Checkpoints
+from arrowtune.types import Batch
 from support.parity import examples
 from support.together import GlooRanks
 
 LR = 3e-3
-OPTIMIZER = OptimizerConfig(lr=LR, weight_decay=0.1, max_grad_norm=0.5)
+# Adam divides a gradient by its own size: without this eps one that is rounding alone would move a weight as far as any.
+OPTIMIZER = OptimizerConfig(lr=LR, weight_decay=0.1, max_grad_norm=0.5, eps=1e-6)
 
 
 def opened(model: str | Path, **settings: Any) -> Any:
@@ -47,6 +49,19 @@ def train(backend: Any, first: int, last: int, lr: float = LR) -> list[float]:
 def weights(backend: Any) -> dict[str, np.ndarray]:
     """Copies of all weights, whole."""
     return {name: parameter.full_tensor().detach().numpy().copy() for name, parameter in backend.model.named_parameters()}
+
+
+def logits_of(backend: Any, document: list[int]) -> Any:
+    """The logits of one document, [tokens, vocabulary]."""
+    ids = np.array(document, np.int64)
+    batch = Batch(
+        input_ids=ids,
+        targets=np.roll(ids, -1),
+        loss_weights=np.ones(len(ids), np.float32),
+        position_ids=np.arange(len(ids)),
+        cu_seqlens=np.array([0, len(ids)], np.int32),
+    )
+    return backend.logits(batch)
 
 
 def start(model: Path | str, folder: Path, **settings: Any) -> list[float]:

@@ -13,16 +13,18 @@ from transformers import PreTrainedModel
 
 from arrowtune.backends.config import ModelConfig, OptimizerConfig, StrategyConfig
 from arrowtune.backends.fsdp.export import export_dtype, export_weights
-from arrowtune.backends.fsdp.leak import documents_leak, vocabulary_of
-from arrowtune.backends.fsdp.loss import takes_logits_to_keep, weighted_loss_sum
 from arrowtune.backends.fsdp.model import DTYPES, first_run, load_model
+from arrowtune.backends.fsdp.objective import Objective
 from arrowtune.backends.fsdp.optimizer import build_optimizer, clip, grad_norm, update
+from arrowtune.backends.fsdp.probe import documents_leak, fused_loss_differs
 from arrowtune.backends.fsdp.shard import reshard, shard
 from arrowtune.backends.fsdp.state import load_state, save_state
 from arrowtune.backends.fsdp.world import World
 from arrowtune.errors import BackendError, NonFiniteLoss
 from arrowtune.protocols import StepResult
 from arrowtune.types import Batch
+
+_NOT_FUSED = "the model's loss is not what its architecture says; its own forward makes the logits, which takes more memory"
 
 
 class FSDPBackend:
@@ -31,24 +33,35 @@ class FSDPBackend:
     Attributes:
         rank, world_size: This rank among all.
         why_not_packed: Empty where documents may share a row; else why not.
+        notes: What else the user should know of how the model is computed.
         model_config: The configuration of the model, plain values.
-        model: The sharded `transformers` model, for those who want to look inside.
+        objective: The model and its loss, the root of the sharded units.
+        model: The sharded `transformers` model, for those who want to look inside; to run it, ask for `logits`.
         optimizer: AdamW over this rank's shards.
     """
 
     def __init__(
-        self, world: World, model: PreTrainedModel, optimizer: OptimizerConfig, *, stored: torch.dtype, leaks: bool
+        self,
+        world: World,
+        objective: Objective,
+        optimizer: OptimizerConfig,
+        *,
+        stored: torch.dtype,
+        leaks: bool,
+        notes: Sequence[str],
     ) -> None:
         self.rank, self.world_size = world.rank, world.size
-        self.model = model
+        self.objective = objective
+        self.model: PreTrainedModel = objective.model
+        model = self.model
         self.model_config: Mapping[str, Any] = model.config.to_dict()
         self.optimizer = build_optimizer(model, optimizer)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._max_grad_norm = optimizer.max_grad_norm
         self._world = world
         self._stored_dtype = stored
-        self._select = takes_logits_to_keep(model)
-        self._vocabulary = vocabulary_of(model)
+        self._vocabulary = _vocabulary_of(model)
+        self.notes = notes
         self.why_not_packed = ""
         if leaks:
             kind = type(model.config).__name__.removesuffix("Config")
@@ -68,11 +81,18 @@ class FSDPBackend:
                 loaded = load_model(model, seed=seed)
                 torch.manual_seed(seed + world.rank)  # Dropout differs between ranks, and from the draw of the weights.
                 compute = DTYPES[strategy.computes_in(world.device.type == "cuda")[0]]
-                sharded = shard(loaded.model.train(), compute, world, recompute=strategy.activation_checkpointing)
+                objective = Objective(loaded.model.train(), world.device)
+                shard(objective, compute, world, recompute=strategy.activation_checkpointing)
+                vocabulary = _vocabulary_of(loaded.model)
                 with first_run(model):
-                    leaks = documents_leak(sharded, world.device, compute)
-                reshard(sharded)
-                return cls(world, sharded, optimizer, stored=loaded.stored_dtype, leaks=leaks)
+                    leaks = documents_leak(objective, vocabulary, compute)
+                    differs = fused_loss_differs(objective, vocabulary, compute)
+                notes = []
+                if any(world.gather(differs)):
+                    objective.fused = None
+                    notes.append(_NOT_FUSED)
+                reshard(objective)
+                return cls(world, objective, optimizer, stored=loaded.stored_dtype, leaks=leaks, notes=notes)
         except BaseException:
             world.close()
             raise
@@ -84,7 +104,7 @@ class FSDPBackend:
             NonFiniteLoss: The loss or the gradient is NaN or infinite; the weights are as they were.
             BackendError: A token is beyond the model's vocabulary, or the device is out of memory.
         """
-        self.model.train()
+        self.objective.train()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._world.device)
         with _memory_errors_explained():
             for batch in batches:
@@ -102,13 +122,21 @@ class FSDPBackend:
     @torch.no_grad()
     def eval_loss(self, batches: Iterable[Batch]) -> float:
         """See `protocols.Backend.eval_loss`."""
-        self.model.eval()
+        self.objective.eval()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._world.device)
         for batch in batches:
             loss_sum += self._loss_sum(batch)
-        reshard(self.model)
+        reshard(self.objective)
         (total,) = self._world.sum(loss_sum)
         return total
+
+    @torch.no_grad()
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """The model's logits at every position of a batch, [positions, vocabulary], without dropout. Every rank calls it."""
+        self.objective.eval()
+        logits: torch.Tensor = self.objective(batch, logits=True)
+        reshard(self.objective)
+        return logits
 
     def save(self, folder: Path) -> list[Path]:
         """See `protocols.Backend.save`."""
@@ -137,7 +165,8 @@ class FSDPBackend:
                 f"token {highest} of the data is beyond the model's vocabulary of {self._vocabulary}",
                 hint="use the tokenizer that belongs to the model",
             )
-        return weighted_loss_sum(self.model, batch, self._world.device, select=self._select)
+        loss: torch.Tensor = self.objective(batch)
+        return loss
 
     def _check_finite(self, result: StepResult) -> None:
         if math.isfinite(result.loss_sum) and math.isfinite(result.grad_norm):
@@ -147,6 +176,12 @@ class FSDPBackend:
             f"the loss sum is {result.loss_sum} and the gradient norm {result.grad_norm}",
             hint="a lower optimizer.lr, a longer schedule.warmup, or compute_dtype: float32 usually helps",
         )
+
+
+def _vocabulary_of(model: PreTrainedModel) -> int:
+    """Rows of the input embedding, over all ranks."""
+    rows: int = next(model.get_input_embeddings().parameters()).shape[0]
+    return rows
 
 
 @contextmanager

@@ -7,38 +7,39 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
+from arrowtune.backends.fsdp.objective import Objective
 from arrowtune.backends.fsdp.world import World
 
 
-def shard(model: PreTrainedModel, compute: torch.dtype, world: World, *, recompute: bool) -> PreTrainedModel:
+def shard(objective: Objective, compute: torch.dtype, world: World, *, recompute: bool) -> None:
     """Shard the parameters of every layer, then the rest, over all ranks. Gradients are summed, not averaged.
 
     Args:
-        model: Whole, on the CPU, the same on every rank.
+        objective: Its model is whole, on the CPU, the same on every rank. It becomes the root of the sharded units.
         compute: Of activations and matrix products.
         world: The ranks.
         recompute: Run every layer again in the backward pass instead of keeping its activations.
     """
+    model = objective.model
     if recompute:
         _recompute_activations(model)
     nn.Module.to(model, world.device)  # transformers' own `to` is for quantized models
     policy = _precision(model, compute)
     for layer in layers_of(model):
         fully_shard(layer, mesh=world.mesh, mp_policy=policy)
-    fully_shard(model, mesh=world.mesh, mp_policy=policy)
-    for module in model.modules():
+    fully_shard(objective, mesh=world.mesh, mp_policy=policy)
+    for module in objective.modules():
         if isinstance(module, FSDPModule):
             # The loss is divided by the weight of the global batch already; what is left to do over ranks is a sum.
             module.set_gradient_divide_factor(1.0)
             # gloo knows plain sums alone.
             module.set_force_sum_reduction_for_comms(True)
-    return model
 
 
-def reshard(model: PreTrainedModel) -> None:
+def reshard(objective: Objective) -> None:
     """Give back the whole embeddings and head that a forward pass without a backward pass leaves on every rank."""
-    if isinstance(model, FSDPModule):
-        model.reshard()
+    if isinstance(objective, FSDPModule):
+        objective.reshard()
 
 
 def _recompute_activations(model: PreTrainedModel) -> None:

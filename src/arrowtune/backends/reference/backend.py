@@ -28,6 +28,7 @@ class ReferenceBackend:
     rank = 0
     world_size = 1
     why_not_packed = ""
+    notes: Sequence[str] = ()
 
     def __init__(self, vocabulary: int, optimizer: OptimizerConfig, seed: int) -> None:
         self.model_config: Mapping[str, Any] = {}
