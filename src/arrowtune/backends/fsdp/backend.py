@@ -12,11 +12,12 @@ import torch
 from transformers import PreTrainedModel
 
 from arrowtune.backends.config import ModelConfig, OptimizerConfig, StrategyConfig
+from arrowtune.backends.fsdp.attention import use_documents
 from arrowtune.backends.fsdp.export import export_dtype, export_weights
 from arrowtune.backends.fsdp.model import DTYPES, first_run, load_model
 from arrowtune.backends.fsdp.objective import Objective
 from arrowtune.backends.fsdp.optimizer import build_optimizer, clip, grad_norm, update
-from arrowtune.backends.fsdp.probe import documents_leak, fused_loss_differs
+from arrowtune.backends.fsdp.probe import attention_differs, documents_leak, fused_loss_differs
 from arrowtune.backends.fsdp.shard import reshard, shard
 from arrowtune.backends.fsdp.state import load_state, save_state
 from arrowtune.backends.fsdp.world import World
@@ -24,6 +25,7 @@ from arrowtune.errors import BackendError, NonFiniteLoss
 from arrowtune.protocols import StepResult
 from arrowtune.types import Batch
 
+_OWN_ATTENTION = "the model's attention is not plain causal attention; its own computes every row whole, which takes longer"
 _NOT_FUSED = "the model's loss is not what its architecture says; its own forward makes the logits, which takes more memory"
 
 
@@ -83,14 +85,8 @@ class FSDPBackend:
                 compute = DTYPES[strategy.computes_in(world.device.type == "cuda")[0]]
                 objective = Objective(loaded.model.train(), world.device)
                 shard(objective, compute, world, recompute=strategy.activation_checkpointing)
-                vocabulary = _vocabulary_of(loaded.model)
                 with first_run(model):
-                    leaks = documents_leak(objective, vocabulary, compute)
-                    differs = fused_loss_differs(objective, vocabulary, compute)
-                notes = []
-                if any(world.gather(differs)):
-                    objective.fused = None
-                    notes.append(_NOT_FUSED)
+                    leaks, notes = _tried(objective, compute, world)
                 reshard(objective)
                 return cls(world, objective, optimizer, stored=loaded.stored_dtype, leaks=leaks, notes=notes)
         except BaseException:
@@ -176,6 +172,23 @@ class FSDPBackend:
             f"the loss sum is {result.loss_sum} and the gradient norm {result.grad_norm}",
             hint="a lower optimizer.lr, a longer schedule.warmup, or compute_dtype: float32 usually helps",
         )
+
+
+def _tried(objective: Objective, compute: torch.dtype, world: World) -> tuple[bool, list[str]]:
+    """Let the model compute as we would have it, hold it against its own way, and go back to that where they differ.
+
+    Returns:
+        Whether documents that share a row see each other, and what the user should know.
+    """
+    vocabulary, notes = _vocabulary_of(objective.model), []
+    own = objective.model.config._attn_implementation
+    if use_documents(objective.model) and any(world.gather(attention_differs(objective, vocabulary, compute))):
+        objective.model.set_attn_implementation(own)
+        notes.append(_OWN_ATTENTION)
+    if any(world.gather(fused_loss_differs(objective, vocabulary, compute))):
+        objective.fused = None
+        notes.append(_NOT_FUSED)
+    return any(world.gather(documents_leak(objective, vocabulary, compute))), notes
 
 
 def _vocabulary_of(model: PreTrainedModel) -> int:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
+from arrowtune.backends.fsdp.attention import documents
 from arrowtune.backends.fsdp.heads import head_of, hidden_states, logits_of
 from arrowtune.backends.fsdp.linear_loss import Logits, linear_cross_entropy
 from arrowtune.types import Batch
@@ -48,8 +49,10 @@ class Objective(nn.Module):
             batch: One micro-batch.
             logits: Return the logits [positions, vocabulary] of all positions instead.
         """
-        if logits:
-            return self._logits(batch)
+        with documents(torch.from_numpy(batch.cu_seqlens), self._device):
+            return self._logits(batch) if logits else self._loss(batch)
+
+    def _loss(self, batch: Batch) -> torch.Tensor:
         kept, targets, weights = self._trained(batch)
         if self.fused is None:
             return (cross_entropy(self._logits(batch, kept).float(), targets, reduction="none") * weights).sum()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from arrowtune.backends.fsdp.attention import UnknownAttention
 from arrowtune.backends.fsdp.objective import Objective
 from arrowtune.types import Batch, IntArray
 
@@ -36,6 +37,28 @@ def documents_leak(objective: Objective, vocabulary: int, compute: torch.dtype =
     objective.train(training)
     tolerance = _tolerance(compute) * float(alone.std())
     return max(float((logits - alone).abs().max()) for logits in behind) > tolerance
+
+
+@torch.no_grad()
+def attention_differs(objective: Objective, vocabulary: int, compute: torch.dtype = torch.float32) -> bool:
+    """Whether a document has other logits when its model attends document by document than with the attention it brings.
+
+    Every rank calls it. The model attends as before afterwards.
+    """
+    training, model = objective.training, objective.model
+    chosen = model.config._attn_implementation
+    objective.eval()
+    batch = _batch(_documents(vocabulary)[:1])
+    try:
+        ours = objective(batch, logits=True).float()
+        model.set_attn_implementation("eager")
+        own = objective(batch, logits=True).float()
+    except UnknownAttention:
+        return True
+    finally:
+        model.set_attn_implementation(chosen)
+        objective.train(training)
+    return not float((ours - own).abs().max()) <= _tolerance(compute) * float(own.std())
 
 
 @torch.no_grad()
