@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -46,7 +46,8 @@ def page() -> str:
             parts += _section(f"`{name}`", section)
             for inner, inner_field in section.model_fields.items():
                 if entry := section_in(inner_field.annotation):
-                    parts += _section(f"An entry of `{name}.{inner}`", entry)
+                    title = f"An entry of `{name}.{inner}`" if is_list(inner_field.annotation) else f"`{name}.{inner}`"
+                    parts += _section(title, entry)
     # `data.train` and `data.eval` hold the same kind of entry: describe it once.
     return _once("\n".join(parts)).rstrip() + "\n"
 
@@ -77,10 +78,16 @@ def section_in(annotation: Any) -> type[Section] | None:
     return next((found for found in inner if found), None)
 
 
+def is_list(annotation: Any) -> bool:
+    """Whether a key holds several of the sections inside its annotation."""
+    return any(get_origin(part) is tuple for part in (annotation, *get_args(annotation)))
+
+
 def values(section: type[Section], name: str) -> str:
     """What a key may hold, from the JSON schema of its section."""
-    if section_in(section.model_fields[name].annotation):
-        return "list"
+    annotation = section.model_fields[name].annotation
+    if section_in(annotation):
+        return "list" if is_list(annotation) else "mapping"
     found = section.model_json_schema()["properties"][name]
     return " or ".join(_kind(option) for option in found.get("anyOf", [found]) if option.get("type") != "null")
 
@@ -92,7 +99,7 @@ def _kind(found: dict[str, Any]) -> str:
     if "enum" in found or "const" in found:
         return ", ".join(f"`{value}`" for value in found.get("enum", [found.get("const")]))
     if found.get("type") == "array":
-        return f"list of {len(found['prefixItems'])} numbers"
+        return f"list of {len(found['prefixItems'])} numbers" if "prefixItems" in found else f"list of {found['items']['type']}s"
     return _NAMES[found["type"]] + _bounds(found)
 
 

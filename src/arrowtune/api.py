@@ -104,7 +104,7 @@ def evaluate(config: SFTConfig, checkpoint: str | Path, *, progress: Any = None)
     return measured
 
 
-def export(checkpoint: str | Path, out: str | Path, *, dtype: str = "auto") -> Path:
+def export(checkpoint: str | Path, out: str | Path, *, dtype: str = "auto", merge_lora: bool = True) -> Path:
     """Write the model of a checkpoint as a folder that `transformers` loads.
 
     Its tokenizer and template are those that the run was trained with, whatever has become of the files they came from.
@@ -113,6 +113,7 @@ def export(checkpoint: str | Path, out: str | Path, *, dtype: str = "auto") -> P
         checkpoint: A `step-N` folder of a run.
         out: The folder to write; complete or absent afterwards.
         dtype: `auto` is the dtype the model came with.
+        merge_lora: Of a run with `model.lora`: write whole weights; else the adapters alone.
 
     Raises:
         CheckpointError: The checkpoint is not complete, or not in a run's folder.
@@ -126,7 +127,7 @@ def export(checkpoint: str | Path, out: str | Path, *, dtype: str = "auto") -> P
     config = run_of(path)
     inputs = Inputs(_resolve(config, for_training=False), trained_with(config, path))
     try:
-        notes: list[str] = _launch("export_rank", Task(config, inputs, path, final, dtype), RunFolder(config.run_dir))
+        notes: list[str] = _launch("export_rank", Task(config, inputs, path, final, dtype, merge_lora), RunFolder(config.run_dir))
     finally:
         shutil.rmtree(partial_of(final.absolute()), ignore_errors=True)
     for note in notes:
@@ -143,6 +144,7 @@ class Task:
     checkpoint: Path | None = None
     out: Path | None = None
     dtype: str = "auto"
+    merge_lora: bool = True
 
 
 def train_rank(task: Task) -> TrainResult:
@@ -172,7 +174,8 @@ def export_rank(task: Task) -> list[str]:
     assert task.checkpoint is not None
     assert task.out is not None
     with restored_model(task.config, task.checkpoint) as (backend, checkpoint):
-        return export_model(backend, task.out, task.dtype, task.inputs.data, step=checkpoint.step)
+        data, step = task.inputs.data, checkpoint.step
+        return export_model(backend, task.out, task.dtype, data, step=step, merge_lora=task.merge_lora)
 
 
 def _launch(entry: str, task: Task, folder: RunFolder) -> Any:

@@ -185,12 +185,13 @@ def export(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help=_CHECKPOINT)],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The model folder to write.")],
     dtype: Dtype = "auto",
+    merge_lora: Annotated[bool, typer.Option("--merge-lora/--adapters-only", help="Of a run with model.lora.")] = True,
     as_json: Json = False,
 ) -> Any:
     """Write the model of a checkpoint as a folder that transformers loads."""
     from arrowtune import api
 
-    folder = api.export(checkpoint, out, dtype=dtype)
+    folder = api.export(checkpoint, out, dtype=dtype, merge_lora=merge_lora)
     return {"export": str(folder)} if as_json else str(folder)
 
 

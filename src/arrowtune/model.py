@@ -43,7 +43,7 @@ def eval_plans(run: Resolved, data: Ingested, backend: Backend) -> list[EvalPlan
     return [EvalPlan(examples, run["batch.micro_tokens"], packing) for examples in sets]
 
 
-def export_model(backend: Backend, out: Path, dtype: str, data: Ingested, *, step: int) -> list[str]:
+def export_model(backend: Backend, out: Path, dtype: str, data: Ingested, *, step: int, merge_lora: bool = True) -> list[str]:
     """Write the model as it stands to `out`; complete or absent. Every rank calls it.
 
     Args:
@@ -52,6 +52,7 @@ def export_model(backend: Backend, out: Path, dtype: str, data: Ingested, *, ste
         dtype: Of the weights, as `export.dtype`.
         data: Holds the tokenizer and the template that were trained.
         step: Optimizer steps done, for the folder's marker.
+        merge_lora: Write whole weights where adapters were trained, as `export.merge_lora`.
 
     Returns:
         What had to be mended, one sentence each.
@@ -63,7 +64,7 @@ def export_model(backend: Backend, out: Path, dtype: str, data: Ingested, *, ste
     partial = partial_of(final)
     leader(backend, lambda: _make_way(partial, final))
     try:
-        together(backend, lambda: backend.export(partial, dtype))
+        together(backend, lambda: backend.export(partial, dtype, merge_lora=merge_lora))
         return leader(
             backend,
             lambda: finish_export(

@@ -63,6 +63,8 @@ class StepResult:
 
     loss_sum: float
     grad_norm: float
+    flops: float = 0.0
+    """Floating-point operations that the model needs for the step, over all ranks; 0 where they are not counted."""
 
 
 class Backend(Protocol):
@@ -73,6 +75,7 @@ class Backend(Protocol):
         why_not_packed: Empty where documents may share a row; else one clause on why they must not.
         notes: What else the user should know of how the model is computed, a sentence each.
         model_config: The model's configuration as it is, plain values.
+        peak_flops: Of one device, a second; 0 where it is not known.
     """
 
     rank: int
@@ -80,6 +83,7 @@ class Backend(Protocol):
     why_not_packed: str
     notes: Sequence[str]
     model_config: Mapping[str, Any]
+    peak_flops: float
 
     def train_step(self, batches: Sequence[Batch], *, loss_weight: float, lr: float) -> StepResult:
         """Accumulate the gradient of `sum(weighted losses) / loss_weight` over `batches` of all ranks, clip, update.
@@ -104,8 +108,14 @@ class Backend(Protocol):
         """Restore what `save` wrote, at any world size."""
         ...
 
-    def export(self, folder: Path, dtype: str) -> None:
-        """Write weights and configuration so that `transformers` loads them; `dtype` as `export.dtype`."""
+    def export(self, folder: Path, dtype: str, *, merge_lora: bool = True) -> None:
+        """Write what `transformers` loads.
+
+        Args:
+            folder: Where.
+            dtype: Of the weights, as `export.dtype`.
+            merge_lora: Add adapters to the weights; else they are written alone. Nothing else without adapters.
+        """
         ...
 
     def gather(self, value: Any) -> list[Any]:

@@ -102,7 +102,8 @@ class Rank:
             ExportError: It could not be written.
         """
         out = self.folder.path / name
-        for note in export_model(self.backend, out, self.run.config.export.dtype, self.data, step=step):
+        how = self.run.config.export
+        for note in export_model(self.backend, out, how.dtype, self.data, step=step, merge_lora=how.merge_lora):
             self.tracker.event(step, "note", message=note)
         self.tracker.event(step, "export", path=str(out))
         return out

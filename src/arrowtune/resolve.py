@@ -88,6 +88,9 @@ def resolve(config: SFTConfig, *, devices: int, gpu: bool, for_training: bool = 
             for name in entry.weights
             if name not in names
         ]
+    if config.model.lora and not config.export.merge_lora and (config.model.init == "random" or config.model.path == "tiny"):
+        why = "adapters alone are of no use: the weights they belong to are drawn at random and not written"
+        problems.append(Problem("export.merge_lora", why, "leave it true"))
     if for_training and not config.data.train:
         problems.append(Problem("data.train", "there is no training source", "add data.train: [{path: chats.jsonl}]"))
     derived = {

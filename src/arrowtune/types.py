@@ -226,6 +226,10 @@ class StepStats:
         batch_digest: Hash of the global batch's refs in order; the same for every world size and packing.
         epoch: Fraction of epochs done after the step.
         per_source: Examples of the step by source name.
+        devices: Ranks that took part.
+        flops: Floating-point operations that the model needs for the step: its matrices and its attention, forward and
+            backward, nothing that is computed twice; 0 where they are not counted.
+        mfu: Those of a second, as a part of what the devices can do in bfloat16; None where that is not known.
     """
 
     step: int
@@ -241,6 +245,14 @@ class StepStats:
     batch_digest: str
     epoch: float
     per_source: Mapping[str, int] = field(default_factory=dict)
+    devices: int = 1
+    flops: float = 0.0
+    mfu: float | None = None
+
+    @property
+    def tokens_per_second_per_device(self) -> float:
+        """Real tokens of the global batch per second and device."""
+        return self.tokens_per_second / self.devices
 
     @property
     def tokens_per_second(self) -> float:

@@ -27,6 +27,15 @@ def test_micro_tokens_must_hold_the_longest_example() -> None:
     assert "2048" in problem.hint
 
 
+def test_adapters_alone_need_weights_that_others_have() -> None:
+    run = config(model={"lora": {}}, export={"merge_lora": False})
+    with pytest.raises(ConfigError) as caught:
+        resolve(run, devices=1, gpu=False)
+    assert [problem.path for problem in caught.value.problems] == ["export.merge_lora"]
+    real = config(model={"path": "some/model", "lora": {}}, export={"merge_lora": False})
+    assert resolve(real, devices=1, gpu=False)
+
+
 def test_training_needs_a_source_and_preparing_does_not() -> None:
     nothing = SFTConfig.parse({})
     with pytest.raises(ConfigError, match="cannot be carried out"):

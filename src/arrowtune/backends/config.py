@@ -9,6 +9,19 @@ from pydantic import Field
 from arrowtune.section import Section
 
 
+class LoraConfig(Section):
+    """Low-rank adapters (Hu et al., 2021) that are trained in place of the weights. Needs `arrowtune[lora]`."""
+
+    rank: Annotated[int, Field(ge=1)] = 16
+    """Rows of the small matrices."""
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    """The change of a matrix is scaled by `alpha / rank`."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of what enters the adapters."""
+    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = "all-linear"
+    """Names of layers, such as `[q_proj, v_proj]`; `all-linear` is every linear layer but the output layer."""
+
+
 class ModelConfig(Section):
     """The model that is trained."""
 
@@ -24,6 +37,8 @@ class ModelConfig(Section):
     """Load the weights, or draw them with `train.seed`. `tiny` has no weights and is always random."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Overrides of the model's own configuration, such as `{num_hidden_layers: 4}`."""
+    lora: LoraConfig | None = None
+    """Train adapters, and leave the weights as they are."""
     trust_remote_code: bool = False
     """Run Python code that the model folder brings. Never implied."""
 

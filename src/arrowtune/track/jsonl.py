@@ -17,13 +17,14 @@ from arrowtune.track.run import TrackedRun
 from arrowtune.types import EvalStats, StepStats
 
 FILE_NAME = "metrics.jsonl"
+_SPEEDS = ("tokens_per_second", "tokens_per_second_per_device")
 
 
 class JsonlTracker:
     """Appends to `metrics.jsonl` in the run folder.
 
     Every line has `kind` (`train`, `eval` or `event`), `step` (1-based, 0 before the first) and `time` (seconds since
-    1970). Train lines carry all of `StepStats` and `tokens_per_second`; eval lines all of `EvalStats`; event lines
+    1970). Train lines carry all of `StepStats` with its speeds; eval lines all of `EvalStats`; event lines
     `event` and its fields. A number that is not finite is written as null.
 
     Raises:
@@ -41,7 +42,7 @@ class JsonlTracker:
 
     def train(self, stats: StepStats) -> None:
         """One optimizer step."""
-        self._write("train", asdict(stats) | {"tokens_per_second": stats.tokens_per_second})
+        self._write("train", asdict(stats) | {name: getattr(stats, name) for name in _SPEEDS})
 
     def evaluated(self, stats: EvalStats) -> None:
         """One evaluation set."""

@@ -77,3 +77,5 @@ class ExportConfig(Section):
     """Every so many steps, to `output_dir/export-STEP`; the newest `checkpoint.keep` of them stay."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the written weights; `auto` is the dtype the model came with."""
+    merge_lora: bool = True
+    """Write whole weights, the adapters of `model.lora` added to them; false writes the adapters alone, as peft loads them."""

@@ -96,10 +96,12 @@ def _write_generation_config(folder: Path, stop_token_ids: tuple[int, ...]) -> l
 
 def _check_weights(folder: Path) -> None:
     """Read the headers back: every tensor is there once, in the dtype that the configuration names."""
-    told = read_object(folder / "config.json").get("dtype")
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ExportError(f"{folder} holds no weights")
+    if (folder / "adapter_config.json").exists():
+        return  # Adapters alone: the configuration is that of the model they belong to.
+    told = read_object(folder / "config.json").get("dtype")
     names = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
     for file in files:
         for name, tensor in _header(file).items():

@@ -61,9 +61,16 @@ class Loop:
                 batch_digest=totals.digest,
                 epoch=self.epoch(step + 1),
                 per_source=totals.per_source,
+                devices=self.backend.world_size,
+                flops=result.flops,
+                mfu=self._mfu(result.flops, now - started),
             )
             # Whatever the consumer does between two steps (evaluation, saving) is not the step's time.
             started = time.perf_counter()
+
+    def _mfu(self, flops: float, seconds: float) -> float | None:
+        able = self.backend.peak_flops * self.backend.world_size * seconds
+        return flops / able if able > 0 and flops > 0 else None
 
 
 def after(progress: Progress, stats: StepStats) -> Progress:

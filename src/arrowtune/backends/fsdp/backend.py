@@ -12,8 +12,10 @@ import torch
 from transformers import PreTrainedModel
 
 from arrowtune.backends.config import ModelConfig, OptimizerConfig, StrategyConfig
+from arrowtune.backends.fsdp.adapters import add_adapters, has_adapters
 from arrowtune.backends.fsdp.attention import use_documents
-from arrowtune.backends.fsdp.export import export_dtype, export_weights
+from arrowtune.backends.fsdp.export import export_adapters, export_dtype, export_weights
+from arrowtune.backends.fsdp.flops import Flops, peak_flops
 from arrowtune.backends.fsdp.model import DTYPES, first_run, load_model
 from arrowtune.backends.fsdp.objective import Objective
 from arrowtune.backends.fsdp.optimizer import build_optimizer, clip, grad_norm, update
@@ -39,6 +41,7 @@ class FSDPBackend:
         model_config: The configuration of the model, plain values.
         objective: The model and its loss, the root of the sharded units.
         model: The sharded `transformers` model, for those who want to look inside; to run it, ask for `logits`.
+        peak_flops: Of one device, a second; 0 where it is not known.
         optimizer: AdamW over this rank's shards.
     """
 
@@ -64,6 +67,8 @@ class FSDPBackend:
         self._stored_dtype = stored
         self._vocabulary = _vocabulary_of(model)
         self.notes = notes
+        self.peak_flops = peak_flops(world.device)
+        self._flops = Flops(model)
         self.why_not_packed = ""
         if leaks:
             kind = type(model.config).__name__.removesuffix("Config")
@@ -81,6 +86,8 @@ class FSDPBackend:
         try:
             with _memory_errors_explained():
                 loaded = load_model(model, seed=seed)
+                if model.lora is not None:
+                    add_adapters(loaded.model, model.lora, seed=seed)
                 torch.manual_seed(seed + world.rank)  # Dropout differs between ranks, and from the draw of the weights.
                 compute = DTYPES[strategy.computes_in(world.device.type == "cuda")[0]]
                 objective = Objective(loaded.model.train(), world.device)
@@ -108,8 +115,9 @@ class FSDPBackend:
                 (loss / loss_weight).backward()
                 loss_sum += loss.detach()
         norm = grad_norm(self._parameters)
-        (total,) = self._world.sum(loss_sum)
-        result = StepResult(total, float(norm))
+        needed = torch.tensor(self._flops.of(batches), dtype=torch.float64, device=self._world.device)
+        total, flops = self._world.sum(loss_sum, needed)
+        result = StepResult(total, float(norm), flops)
         self._check_finite(result)
         clip(self._parameters, norm, self._max_grad_norm)
         update(self.optimizer, lr)
@@ -142,9 +150,13 @@ class FSDPBackend:
         """See `protocols.Backend.load`."""
         load_state(folder, self.model, self.optimizer, self._world)
 
-    def export(self, folder: Path, dtype: str) -> None:
+    def export(self, folder: Path, dtype: str, *, merge_lora: bool = True) -> None:
         """See `protocols.Backend.export`."""
-        export_weights(folder, self.model, export_dtype(dtype, self._stored_dtype), self._world)
+        written = export_dtype(dtype, self._stored_dtype)
+        if has_adapters(self.model) and not merge_lora:
+            export_adapters(folder, self.model, written, self._world)
+        else:
+            export_weights(folder, self.model, written, self._world)
 
     def gather(self, value: Any) -> list[Any]:
         """See `protocols.Backend.gather`."""

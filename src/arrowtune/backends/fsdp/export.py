@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -11,6 +13,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
+from arrowtune.backends.fsdp.adapters import has_adapters, merged, write_adapters
 from arrowtune.backends.fsdp.model import DTYPES
 from arrowtune.backends.fsdp.world import World
 from arrowtune.errors import ExportError
@@ -28,19 +31,47 @@ def export_weights(folder: Path, model: PreTrainedModel, dtype: torch.dtype, wor
     Raises:
         ExportError: The folder cannot be written.
     """
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    gathered = get_model_state_dict(model, options=options)
+    weights = _gathered(model, trained_only=False)
     if world.rank != 0:
         return
-    weights: dict[str, torch.Tensor] = {
-        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
-        for name, tensor in gathered.items()
-        if isinstance(tensor, torch.Tensor)
-    }
-    try:
+    if has_adapters(model):
+        weights = merged(model, weights)
+    weights = _cast(weights, dtype)
+    with _writes(folder):
         _skeleton(model, dtype).save_pretrained(folder, state_dict=_without_ties(model, weights))
         # As the model came: what is not valid about it is mended, and said, by whoever completes the folder.
         model.generation_config.to_json_file(folder / "generation_config.json")
+
+
+def export_adapters(folder: Path, model: PreTrainedModel, dtype: torch.dtype, world: World) -> None:
+    """Gather the adapters and write them, on rank 0, as peft and transformers load them; every rank calls it.
+
+    Raises:
+        ExportError: The folder cannot be written.
+    """
+    weights = _gathered(model, trained_only=True)
+    if world.rank != 0:
+        return
+    with _writes(folder):
+        write_adapters(folder, model, _cast(weights, dtype))
+        model.generation_config.to_json_file(folder / "generation_config.json")
+
+
+def _gathered(model: PreTrainedModel, *, trained_only: bool) -> dict[str, torch.Tensor]:
+    """Whole tensors by name, on the CPU of rank 0."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
+    state = get_model_state_dict(model, options=options)
+    return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def _cast(weights: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+
+
+@contextmanager
+def _writes(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[-1]
         raise ExportError(f"the export {folder} cannot be written: {reason}", hint="free some space") from error

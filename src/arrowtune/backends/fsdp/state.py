@@ -9,13 +9,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import PreTrainedModel
 
 from arrowtune.backends.fsdp.world import World
 from arrowtune.errors import CheckpointError
+
+# What is frozen is loaded from where it came from.
+_TRAINED = StateDictOptions(ignore_frozen_params=True, strict=False)
 
 
 def save_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, world: World) -> list[Path]:
@@ -27,9 +30,8 @@ def save_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Opti
     Raises:
         CheckpointError: A file could not be written, by this rank or another one.
     """
-    weights, moments = get_state_dict(model, optimizer)
     try:
-        save({"model": weights, "optimizer": moments}, checkpoint_id=str(folder))
+        save(_state_of(model, optimizer), checkpoint_id=str(folder))
         save_file(_random_state(world), str(_random_file(folder, world.rank)))
     except (OSError, RuntimeError, SafetensorError, CheckpointException) as error:
         # torch's CheckpointException is no Exception: it would pass by everything that handles errors.
@@ -47,17 +49,24 @@ def load_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Opti
     Raises:
         CheckpointError: The checkpoint is of another model.
     """
-    weights, moments = get_state_dict(model, optimizer)
-    state: dict[str, Any] = {"model": weights, "optimizer": moments}
+    state = _state_of(model, optimizer)
     try:
         load(state, checkpoint_id=str(folder))
     except (RuntimeError, ValueError, KeyError, CheckpointException) as error:
         raise CheckpointError(
             f"{folder} does not fit the model: {_reason(error)}", hint="continue with the model it was saved from"
         ) from error
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=_TRAINED)
     if _random_file(folder, world.rank).exists():
         _restore_random(load_file(str(_random_file(folder, world.rank))), world)
+
+
+def _state_of(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """This rank's shards of what is trained."""
+    weights, moments = get_state_dict(model, optimizer, options=_TRAINED)
+    # torch leaves a frozen tensor out under one name only, and a tied one has two.
+    frozen = {name for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
+    return {"model": {name: one for name, one in weights.items() if name not in frozen}, "optimizer": moments}
 
 
 def _reason(error: BaseException) -> str:

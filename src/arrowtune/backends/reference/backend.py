@@ -29,6 +29,7 @@ class ReferenceBackend:
     world_size = 1
     why_not_packed = ""
     notes: Sequence[str] = ()
+    peak_flops: float = 0.0
 
     def __init__(self, vocabulary: int, optimizer: OptimizerConfig, seed: int) -> None:
         self.model_config: Mapping[str, Any] = {}
@@ -83,7 +84,7 @@ class ReferenceBackend:
         except (OSError, KeyError, ValueError) as error:
             raise CheckpointError(f"{folder} does not fit the reference backend: {error}") from None
 
-    def export(self, folder: Path, dtype: str) -> None:
+    def export(self, folder: Path, dtype: str, *, merge_lora: bool = True) -> None:
         """Refused: there is nothing that `transformers` could load."""
         raise ExportError("the reference backend has no model to export", hint="set export.at_end: false")
 
